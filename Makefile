@@ -69,4 +69,6 @@ $(INSTALLED): $(READY)
 	@# TorchTrade wants an older TorchRL than ours and every exchange's client; its offline environments need these alone.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile torchtrade==0.1.0 \
 	alpaca-py==0.44.0 ccxt==4.5.90 pytz==2026.6 websockets==17.4
+	@# FinRL wants clients of a dozen services; the environments that it is measured by need none of them.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile finrl==0.3.7
 	@touch $@

@@ -39,7 +39,8 @@ ORDER = (
 LAZY = (
     *("torch", "stable_baselines3", "torchrl", "tensordict", "torchtrade", "ray", "wandb", "optuna", "fastapi"),
     *("uvicorn", "sqlalchemy", "matplotlib", "plotext", "pandas", "talib", "plotly", "jinja2", "tensorboard", "onnx"),
-    *("elegantrl", "onnxruntime", "pynvml", "amdsmi", "jax", "pyinstrument", "scipy", "safetensors"),
+    *("finrl", "pufferlib", "elegantrl", "onnxruntime"),
+    *("pynvml", "amdsmi", "jax", "pyinstrument", "scipy", "safetensors"),
 )
 LONGEST = 600  # lines
 MOST = 14  # modules at one level of a folder

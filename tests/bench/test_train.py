@@ -248,7 +248,7 @@ def test_a_failing_peer_is_reported_and_the_rest_goes_on(monkeypatch: pytest.Mon
         return {"learning": 1.0}
 
     monkeypatch.setattr(Fake, "iterate", fail)
-    report = raced(tiny(), fakes(log))
+    report = raced(tiny(against=("dummy",)), fakes(log))
     told = "theirs with 8 environments failed: RuntimeError: no such spec"
     assert [(peer.peer, peer.reason) for peer in report.missing] == [("dummy", told)]
     assert [row.label for row in report.measurements] == ["ours"]

@@ -24,6 +24,7 @@ from velodrome.bench.hosts.batches import BatchSpec, Policy, open_batch, row_sum
 from velodrome.bench.hosts.environments import TimedEnv, environment_source, straggler_sources, timed_environment
 from velodrome.bench.hosts.host import Host
 from velodrome.bench.parity import ParityError, check_trajectories, steps_to_compare
+from velodrome.bench.peers.pufferlib import PUFFERLIB
 from velodrome.bench.peers.vectorisers import VECTORISERS
 from velodrome.bench.report import Measurement, Report
 from velodrome.bench.run import run_benchmark
@@ -62,7 +63,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, str, Pat
     folder = tmp_path_factory.mktemp("bench")
     console = silent_console()
     files = {"json_path": folder / "new" / "vector.json", "plot_path": folder / "new" / "vector.png"}
-    report = measured(tiny(env="burn:20us", **files), console)
+    report = measured(tiny(env="burn:20us", against=tuple(VECTORISERS), **files), console)
     return report, console.file.getvalue(), folder / "new"
 
 
@@ -218,7 +219,7 @@ def test_missing_packages_are_named_with_their_extra(monkeypatch: pytest.MonkeyP
     assert VECTORISERS["async"].missing() is None
     monkeypatch.setattr(VectorBenchmark, "measure", lambda *_: None)
     report = measured(tiny(env="CartPole-v1"))
-    assert {peer.peer for peer in report.missing} == {"dummy", "subproc"}
+    assert {peer.peer for peer in report.missing} == {"dummy", "subproc", *PUFFERLIB}
 
 
 # Parity

@@ -17,7 +17,10 @@ import velodrome
 from velodrome.runs.versions import git_commit, installed_version, machine
 
 THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "NUMBA_", "MKL_", "OPENBLAS_")
-LIBRARIES = ("numpy", "numba", "torch", "gymnasium", "stable-baselines3", "torchtrade", "torchrl", "tensordict", "jax")
+LIBRARIES = (
+    *("numpy", "numba", "torch", "gymnasium", "stable-baselines3", "torchtrade", "torchrl", "tensordict", "jax"),
+    *("pufferlib", "finrl", "pandas"),
+)
 
 
 def machine_stamp() -> dict[str, Any]:

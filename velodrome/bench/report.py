@@ -39,7 +39,7 @@ class Measurement(BaseModel):
 
     def add(self, calls: int, found: dict[str, float]) -> None:
         """Add a round: what some calls took, in seconds, and what else is known of them."""
-        self.rounds.append(calls * self.steps_per_call / found["seconds"])
+        self.rounds.append((calls * self.steps_per_call - found.get("uncounted", 0)) / found["seconds"])
         self.calls += calls
         for name, value in found.items():
             if name != "seconds":

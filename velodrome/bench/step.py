@@ -153,12 +153,12 @@ class StepBenchmark(Benchmark):
         """Return a case whose plain environment is the rule itself, uncompiled."""
         return Case(name, values, partial(make, self.entry.name, backend="python", **values))
 
-    def market(self, instruments: int | None = None) -> Any:
-        """Return synthetic prices of one instrument, or a basket of several."""
+    def market(self, instruments: int | None = None, window: int | None = None) -> Any:
+        """Return synthetic prices of one instrument, or a basket of several, with windows of the given length."""
         options = self.options
         bars = synthetic_bars("gbm", options.bars, options.seed, symbols=instruments or 1)
         build: Any = build_basket if instruments else build_market
-        return build(bars, FEATURES[: options.features], options.window, check_leaks=False, name="bench")
+        return build(bars, FEATURES[: options.features], window or options.window, check_leaks=False, name="bench")
 
     def check_parity(self, case: Case) -> Parity:
         """Prove that contenders compute the same, or raise ParityError."""
@@ -230,7 +230,11 @@ class StepBenchmark(Benchmark):
 
     def open_peer(self, peer: Peer, case: Case, size: int, actions: Callable[[], list[Any]]) -> Stepper:
         """Return what steps a peer's batch."""
-        batch = peer.open(Source([case.plain] * size, self.options.seed, case.tables))
+        return self.open_batch(lambda: peer.open(Source([case.plain] * size, self.options.seed, case.tables)), actions)
+
+    def open_batch(self, opens: Callable[[], Any], actions: Callable[[], list[Any]]) -> Stepper:
+        """Return what steps a batch that is opened and reset first."""
+        batch = opens()
         batch.reset(self.options.seed)
         return ring_stepper(batch, actions())
 

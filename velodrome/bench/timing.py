@@ -37,6 +37,8 @@ class Stepper(NamedTuple):
     step: Callable[[int], object]  # steps it once, with the k-th actions of the ring
     prepare: Callable[[], object] = lambda: None  # called before each timed slice, not timed
     close: Callable[[], object] = lambda: None
+    rest: Callable[[], object] = lambda: None  # called by a host after each timed slice: leaves the cores to the next
+    uncounted: Callable[[], int] | None = None  # steps since `prepare` that were done before, or only began an episode
 
     def warm_up(self, seconds: float) -> float:
         """Step for that long at least; return the seconds of a call."""
@@ -50,13 +52,14 @@ class Stepper(NamedTuple):
         return elapsed / calls
 
     def time(self, calls: int) -> dict[str, float]:
-        """Return the `seconds` that these calls take; others return what else they measured, too."""
+        """Return the `seconds` that these calls take, and steps that are not to be counted; others know more."""
         self.prepare()
         step = self.step
         started = time.perf_counter()
         for k in range(calls):
             step(k)
-        return {"seconds": time.perf_counter() - started}
+        found: dict[str, float] = {"seconds": time.perf_counter() - started}
+        return found if self.uncounted is None else {**found, "uncounted": self.uncounted()}
 
 
 class Batch(NamedTuple):
@@ -72,9 +75,11 @@ class Batch(NamedTuple):
 class Source(NamedTuple):
     """What a peer makes its batch of."""
 
-    makers: list[Callable[[], gymnasium.Env]]  # one for each environment
+    makers: Sequence[Callable[[], gymnasium.Env]]  # one for each environment
     seed: int = 0
     tables: Any = None  # data and parameters, for a peer that has no single environments
+    workers: int = 0  # processes, for a peer that is told how many
+    received: int | None = None  # environments that it waits for; None: all
 
 
 def action_ring(space: gymnasium.Space, num_envs: int, seed: int, count: int = RING) -> list[Any]:

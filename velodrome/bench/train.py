@@ -7,7 +7,7 @@ race to a fraction of the known optimum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -19,6 +19,8 @@ from rich.text import Text
 
 from velodrome.bench.options import BenchmarkOptions, Peer
 from velodrome.bench.parity import ParityError
+from velodrome.bench.peers.pufferl import PufferTrainer
+from velodrome.bench.peers.pufferlib import NEEDS as NEEDS_PUFFERLIB
 from velodrome.bench.peers.sb3 import StableBaselinesTrainer
 from velodrome.bench.peers.torchrl import TorchRLTrainer
 from velodrome.bench.peers.vectorisers import NEEDS_SB3
@@ -40,6 +42,7 @@ ACTIONS = 3  # short, flat, long
 COMPARED = "ppo"  # what the peers train, and what the bound counts the operations of
 AUTOGRAD = "velodrome, autograd"
 DUMMY = Peer("SB3 DummyVecEnv", partial(StableBaselinesTrainer, "DummyVecEnv"), **NEEDS_SB3)
+SERIAL = Peer("PufferLib Serial", partial(PufferTrainer, "Serial"), **NEEDS_PUFFERLIB)
 SUBPROC = partial(StableBaselinesTrainer, "SubprocVecEnv")
 TRAIN_PEERS: dict[str, Peer] = {
     "dummy": DUMMY,
@@ -47,11 +50,17 @@ TRAIN_PEERS: dict[str, Peer] = {
     "dummy64": DUMMY,
     "subproc": Peer("SB3 SubprocVecEnv", SUBPROC, **NEEDS_SB3, processes=True),
     "torchrl": Peer("TorchRL SerialEnv", TorchRLTrainer, ("torchrl",), install("torchrl")),
+    # Its workers keep all cores busy, which leaves torch's threads to wait for each other.
+    "puffer": Peer("PufferLib workers, 1 thr.", partial(PufferTrainer, "Multiprocessing"), **NEEDS_PUFFERLIB),
+    "puffer_serial": SERIAL,
+    "puffer_serial_1_thread": SERIAL._replace(label="PufferLib Serial, 1 thr."),
 }
-ENVIRONMENTS = dict.fromkeys(TRAIN_PEERS, 8) | {"dummy64": 64}
-THREADS = {"dummy_1_thread": 1}  # of torch; else all cores
+ENVIRONMENTS = dict.fromkeys(TRAIN_PEERS, 8) | {name: 64 for name in TRAIN_PEERS if "64" in name or "puffer" in name}
+THREADS = {"dummy_1_thread": 1, "puffer": 1, "puffer_serial_1_thread": 1}  # of torch; else all cores
 # Ratios are about the faster of these: matrices this small are often multiplied faster by one thread.
 YARDSTICKS = ("dummy", "dummy_1_thread")
+# Of each of these the faster races.
+RIVALS = (YARDSTICKS, ("puffer", "puffer_serial", "puffer_serial_1_thread"))
 WANTED_RATIO = 10.0  # times the yardstick
 WANTED_SHARE = 0.5  # of what sgemm allows
 # What is promised is about this setting.
@@ -199,7 +208,7 @@ class TrainBenchmark(Benchmark):
         options, report = self.options, self.report
         with torch_threads(self.threads):
             contenders = self.contenders(options.seed)
-            racers = 1 + any(name in self.peers for name in YARDSTICKS)
+            racers = 1 + sum(any(name in self.peers for name in names) for names in RIVALS)
             races = options.race_seeds * racers if options.race_seconds else 0
             tell.expect(1 + len(contenders) * options.repeats + races)
             name = self.algorithm.name.upper()
@@ -227,23 +236,23 @@ class TrainBenchmark(Benchmark):
         self.report.parameters = counts[0]
 
     def measure_race(self, comparison: Comparison, tell: Turns) -> None:
-        """Race Velodrome in its first layout against the faster yardstick."""
-        options, rival = self.options, self.yardstick(comparison)
+        """Race Velodrome in its first layout against the faster yardstick and the fastest of PufferLib."""
+        options, found = self.options, [fastest(comparison, names) for names in RIVALS]
+        rivals = {row.peer for row in found if row is not None}
         with closing(OutOfSample(self.problem.market, self.problem.case.values)) as judge:
             limits: dict[str, Any] = {"limit_seconds": options.race_seconds, "evaluate_every": options.evaluate_every}
             best = {"optimum": judge.optimum, "best_rule_share": judge.best_share()}
             race = self.report.race = Race(fraction=options.fraction, **limits, **best)
             for seed in range(options.seed, options.seed + options.race_seeds):
                 first, *others = self.contenders(seed)
-                racers = [first, *(one for one in others if rival is not None and one.row.peer == rival.peer)]
+                racers = [first, *(one for one in others if one.row.peer in rivals)]
                 run_race(race, racers, seed, judge, tell)
 
     # What follows
 
     def yardstick(self, comparison: Comparison) -> Measurement | None:
         """Return the measurement that ratios are about: the faster SB3 PPO with DummyVecEnv(8)."""
-        rows = [row for row in comparison.measurements if row.peer in YARDSTICKS]
-        return max(rows, key=lambda row: row.steps_per_second, default=None)
+        return fastest(comparison, YARDSTICKS)
 
     def conclude(self) -> None:
         """Fill in ratios, the share of the bound, the race and the targets."""
@@ -309,6 +318,12 @@ class TrainBenchmark(Benchmark):
         if race is not None and race.runs:
             draws.append(lambda panel: draw_race(race, panel))
         return draws
+
+
+def fastest(comparison: Comparison, peers: Collection[str]) -> Measurement | None:
+    """Return the measurement of some peers that has the most steps per second."""
+    rows = [row for row in comparison.measurements if row.peer in peers]
+    return max(rows, key=lambda row: row.steps_per_second, default=None)
 
 
 def draw_phases(comparison: Comparison, panel: Any) -> None:

@@ -7,7 +7,7 @@ contenders take turns, each in an interpreter of its own.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -15,14 +15,15 @@ from pydantic import Field
 from rich.console import RenderableType
 from rich.text import Text
 
-from velodrome.bench.hosts.batches import BatchSpec
+from velodrome.bench.hosts.batches import PEERS, BatchSpec
 from velodrome.bench.hosts.environments import STRAGGLER_FACTOR, environment_source
 from velodrome.bench.hosts.host import Host
 from velodrome.bench.options import BenchmarkOptions
 from velodrome.bench.parity import check_trajectories, steps_to_compare
+from velodrome.bench.peers import pufferlib
 from velodrome.bench.peers.vectorisers import VECTORISERS
 from velodrome.bench.problems.trading import TradingBenchmark, TradingOptions
-from velodrome.bench.report import OURS, Comparison, median_ratio
+from velodrome.bench.report import OURS, Comparison, Measurement, median_ratio
 from velodrome.bench.run import Benchmark, Turns
 from velodrome.bench.timing import Contender, excused, take_turns
 from velodrome.envs.catalog import CATALOG
@@ -54,7 +55,7 @@ ADVICE: dict[str, Callable[[float], str]] = {
 class VectorOptions(BenchmarkOptions):
     """How vectorisers are measured."""
 
-    PEERS: ClassVar = VECTORISERS
+    PEERS: ClassVar = PEERS
     QUICK: ClassVar = {"seconds": 0.5, "repeats": 3}
 
     env: str | None = Field(
@@ -142,7 +143,7 @@ class VectorBenchmark(Benchmark):
             # An environment that cannot be stepped ends the run here, with its fault.
             advice = comparison.facts["recommendation"] = host.ask("recommend", seconds, seconds=seconds)
         tell(f"{env}: recommendation")
-        specs = [*own_specs(options, advice, shared), *(BatchSpec(peer, **shared) for peer in self.peers)]
+        specs = [*own_specs(options, advice, shared), *peer_specs(self.peers, advice, shared)]
         with ExitStack() as stack:
             hosts = self.open_hosts(specs, stack)
             reference = next((host for host in hosts if host.spec.peer == "sync"), None)
@@ -243,6 +244,21 @@ class VectorBenchmark(Benchmark):
         return [Text("\n".join(lines))] if lines else []
 
 
+def beside_pufferlib(by_speed: Sequence[Measurement]) -> list[str]:
+    """Return how many times as fast as the fastest of PufferLib ours are; its columns would not fit in the table."""
+    theirs = [row for row in by_speed if row.peer in pufferlib.PUFFERLIB]
+    if not theirs:
+        return []
+    best = theirs[-1]
+    ours = [
+        f"{row.label.removeprefix(OURS).strip()}{f' ({row.processes} workers)' if row.processes else ''} {ratio:.2f}"
+        for row in reversed(by_speed)
+        if row.peer == OURS and (ratio := median_ratio(row.rounds, best.rounds)) is not None
+    ]
+    workers = f" with {best.processes} workers" if best.processes else ""
+    return [f"  Times the fastest of PufferLib, {best.label}{workers}: {', '.join(ours)}"]
+
+
 def swept_counts(num_envs: int) -> list[int]:
     """Return the numbers of workers of a sweep."""
     return [count for count in (1, *worker_counts(num_envs)) if count <= LARGEST_SWEEP]
@@ -250,10 +266,7 @@ def swept_counts(num_envs: int) -> list[int]:
 
 def own_specs(options: VectorOptions, advice: dict[str, Any], shared: dict[str, Any]) -> list[BatchSpec]:
     """Return serial, process with the recommended workers and with one for each core, and async."""
-    num_envs = shared["num_envs"]
-    counts = {min(available_cores(), num_envs)}
-    if advice["backend"] == "process":
-        counts.add(advice["workers"])
+    num_envs, counts = shared["num_envs"], set(counts_of_workers(advice, shared))
     # Steps that wait are best served by as many workers as are recommended; others by one for each core.
     most = max(counts)
     if options.sweep:
@@ -261,6 +274,22 @@ def own_specs(options: VectorOptions, advice: dict[str, Any], shared: dict[str, 
     processes = [BatchSpec(OURS, kind="process", workers=count, **shared) for count in sorted(counts)]
     waiting = BatchSpec(OURS, kind="async", workers=most, received=max(1, num_envs // 2), **shared)
     return [BatchSpec(OURS, kind="serial", **shared), *processes, waiting]
+
+
+def counts_of_workers(advice: dict[str, Any], shared: dict[str, Any]) -> list[int]:
+    """Return one worker for each core, and as many as are recommended."""
+    counts = {min(available_cores(), shared["num_envs"])}
+    return sorted(counts | {advice["workers"]} if advice["backend"] == "process" else counts)
+
+
+def peer_specs(peers: Iterable[str], advice: dict[str, Any], shared: dict[str, Any]) -> list[BatchSpec]:
+    """Return the peers: those that are told how many workers to have in as many as ours, the others as they are."""
+    counts = counts_of_workers(advice, shared)
+    found = []
+    for peer in peers:
+        told = pufferlib.layouts(peer, shared["num_envs"], counts) if peer in pufferlib.PUFFERLIB else [{}]
+        found += [BatchSpec(peer, **given, **shared) for given in told]
+    return found
 
 
 def straggler_settings() -> list[Straggling]:
@@ -283,7 +312,8 @@ def straggler_settings() -> list[Straggling]:
 
 def conclude_environment(comparison: Comparison, sweep: bool) -> None:
     """Fill in ratios, what is recommended, and how near it comes to the best of a sweep."""
-    comparison.relate({row.peer: row for row in comparison.measurements if row.peer != OURS})
+    by_speed = sorted(comparison.measurements, key=lambda row: row.steps_per_second)
+    comparison.relate({row.peer: row for row in by_speed if row.peer != OURS})  # the fastest layout of each peer
     advice = comparison.facts["recommendation"]
     own = next(iter(comparison.rows(kind=advice["backend"], processes=advice["workers"])), None)
     facts = [told(advice[name]) for name, told in ADVICE.items() if advice[name] is not None]
@@ -296,6 +326,7 @@ def conclude_environment(comparison: Comparison, sweep: bool) -> None:
             name = f"{best.kind}, {best.processes} workers" if best.processes else best.kind
             share = comparison.facts["sweep_share"] = median_ratio(own.rounds, best.rounds) or 0.0
             comparison.lines.append(f"  Sweep: what is recommended reaches {share:.0%} of the best of all, {name}")
+    comparison.lines += beside_pufferlib(by_speed)
     if comparison.parity is None:
         comparison.lines.append(
             "  No parity: the environment gives something else for the same seeds and actions each time"

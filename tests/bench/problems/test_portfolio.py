@@ -31,7 +31,8 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     files = {"json_path": folder / "portfolio.json", "plot_path": folder / "portfolio.png"}
     out = Console(record=True, width=120)
-    small = benchmark(sizes=(2,), instruments=(3,), seconds=0.05, repeats=2, **files, **COARSE)
+    given = {"sizes": (2,), "instruments": (3,), "against": ("dummy", "subproc"), "seconds": 0.05, "repeats": 2}
+    small = benchmark(**given, **files, **COARSE)
     return run_benchmark(small, out), out.export_text(), small.options
 
 

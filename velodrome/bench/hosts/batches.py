@@ -14,6 +14,8 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, flatdim
 from numpy.typing import NDArray
 
 from velodrome.bench.hosts.environments import environment_source, straggler_sources
+from velodrome.bench.peers import pufferlib
+from velodrome.bench.peers.pufferlib import PUFFERLIB
 from velodrome.bench.peers.vectorisers import VECTORISERS, gymnasium_batch
 from velodrome.bench.report import OURS, Measurement
 from velodrome.bench.timing import RING, Batch, Source, Stepper, action_ring
@@ -22,6 +24,7 @@ from velodrome.vector.space_arrays import nested_arrays, take_rows
 from velodrome.vector.workers.env_maker import environment_makers
 
 HIDDEN = 64  # width of both hidden layers of the policy
+PEERS = {**VECTORISERS, **PUFFERLIB}
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,8 @@ class BatchSpec:
     env: str
     num_envs: int
     kind: str = ""  # of Velodrome's backends: serial, process or async
-    workers: int = 0  # of these
-    received: int | None = None  # environments that one recv of async waits for; None: all step
+    workers: int = 0  # of these, or of a peer that is told
+    received: int | None = None  # environments that one recv waits for; None: all step
     straggler: bool = False  # the first environment is many times slower than the rest
     policy: str = "none"
     seed: int = 0
@@ -42,15 +45,15 @@ class BatchSpec:
     @property
     def label(self) -> str:
         """The contender's name, for people."""
-        if self.peer != OURS:
-            return VECTORISERS[self.peer].label
         start = f"{self.num_envs} × {self.env}, " if self.straggler else f"{OURS} "
-        return start + self.kind + (f", {self.received} of {self.num_envs}" if self.received else "")
+        name = start + self.kind if self.peer == OURS else PEERS[self.peer].label
+        return name + (f", {self.received} of {self.num_envs}" if self.received else "")
 
     def row(self, **more: Any) -> Measurement:
         """Return a measurement that has no rounds yet. Peers with processes have one for each environment."""
-        sizes = {"num_envs": self.num_envs, "steps_per_call": self.received or self.num_envs}
-        processes = self.num_envs if self.peer != OURS and VECTORISERS[self.peer].processes else self.workers
+        received = self.received if self.peer == OURS else None  # a peer's call goes once around
+        sizes = {"num_envs": self.num_envs, "steps_per_call": received or self.num_envs}
+        processes = self.num_envs if self.peer != OURS and PEERS[self.peer].processes else self.workers
         return Measurement(peer=self.peer, label=self.label, kind=self.kind, processes=processes, **sizes, **more)
 
     def source(self) -> Any:
@@ -68,12 +71,15 @@ def open_batch(spec: BatchSpec) -> Batch:
         return gymnasium_batch(make_vec(spec.source(), spec.num_envs, backend=spec.kind, workers=spec.workers or None))
     # Without Gymnasium's checks of single environments, which Velodrome makes of the first only.
     (maker,) = environment_makers(spec.source(), {})
-    return VECTORISERS[spec.peer].open(Source([partial(maker, checked=False)] * spec.num_envs, spec.seed))
+    makers = [partial(maker, checked=False)] * spec.num_envs
+    return PEERS[spec.peer].open(Source(makers, spec.seed, workers=spec.workers, received=spec.received))
 
 
 def trajectory(batch: Batch, spec: BatchSpec, steps: int) -> list[dict[str, NDArray]]:
     """Return what the environments give for known seeds and actions, step by step."""
     actions = action_ring(batch.action_space, spec.num_envs, spec.seed)
+    if spec.peer in PUFFERLIB:
+        return pufferlib.trajectory(batch.envs, spec.seed, actions, steps, row_sums)
     found = [{"the first observation": row_sums(batch.reset(spec.seed))}]
     for step in range(steps):
         observations, rewards, ended = batch.step(actions[step % RING])
@@ -101,6 +107,8 @@ def stepper_of(batch: Batch, spec: BatchSpec) -> Stepper:
         ring = action_ring(batch.action_space, count, spec.seed)
         return lambda k, shown: ring[k % RING] if policy is None else policy(shown)
 
+    if spec.peer in PUFFERLIB:
+        return pufferlib.stepper_of(batch.envs, observations, chosen(spec.received or spec.num_envs))
     choose, step = chosen(spec.num_envs), batch.step
     if spec.received is not None:
         return async_stepper(batch.envs, spec.received, observations, choose, chosen(spec.received))

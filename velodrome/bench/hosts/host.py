@@ -9,12 +9,15 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import psutil
 
 from velodrome.bench.hosts.batches import BatchSpec, open_batch, stepper_of, trajectory
+from velodrome.bench.peers import pufferlib
 from velodrome.bench.report import OURS
 from velodrome.bench.timing import Batch, PeerFailedError
 from velodrome.errors import VelodromeError
@@ -22,7 +25,11 @@ from velodrome.vector.workers.worker.starting import without_main_module
 
 PATIENCE = 120.0  # seconds beyond what was asked for
 CLOSE_SECONDS = 15.0
-LIBRARIES = {OURS: "velodrome.vector.make", "dummy": "stable_baselines3", "subproc": "stable_baselines3"}
+LIBRARIES: dict[str, Callable[[], Any]] = {
+    OURS: partial(importlib.import_module, "velodrome.vector.make"),
+    **dict.fromkeys(("dummy", "subproc"), partial(importlib.import_module, "stable_baselines3")),
+    **dict.fromkeys(pufferlib.PUFFERLIB, pufferlib.imported),
+}
 
 
 class Host(contextlib.AbstractContextManager):
@@ -116,9 +123,10 @@ class Hosted:
     def __init__(self, spec: BatchSpec) -> None:
         self.spec = spec
         # The memory of libraries is not the environments'.
-        for library in (LIBRARIES.get(spec.peer), "torch" if spec.policy != "none" else None):
-            if library:
-                importlib.import_module(library)
+        if spec.peer in LIBRARIES:
+            LIBRARIES[spec.peer]()
+        if spec.policy != "none":
+            importlib.import_module("torch")
         self.memory_before = tree_memory()
 
     def recommend(self, seconds: float) -> dict[str, Any]:
@@ -146,7 +154,9 @@ class Hosted:
             from velodrome.runs.machine.use import open_gpu
 
             self.gpu, self.gpu_missing = open_gpu("cuda")
-        return self.stepper.warm_up(seconds)
+        found = self.stepper.warm_up(seconds)
+        self.stepper.rest()
+        return found
 
     def time(self, calls: int) -> dict[str, float]:
         """Make some calls; return their seconds, the cores that were busy, and the GPU's share if there is one."""
@@ -154,6 +164,7 @@ class Hosted:
 
         processors = ProcessorUse()
         found = {**self.stepper.time(calls), "cores": processors.sample()[0]}
+        self.stepper.rest()
         return found if self.gpu is None else {**found, "gpu": self.gpu.sample().busy}
 
     def memory(self) -> tuple[int, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ def open_gymnasium(kind: str, source: Source, **given: Any) -> Batch:
     return gymnasium_batch(make(source.makers, copy=False, autoreset_mode=same_step, **given))
 
 
-def sb3_envs(kind: str, makers: list[Any], **given: Any) -> Any:
+def sb3_envs(kind: str, makers: Sequence[Any], **given: Any) -> Any:
     """Return the environments under one of Stable-Baselines3's vectorisers."""
     from stable_baselines3.common import vec_env
 

@@ -12,8 +12,10 @@ from pydantic import Field, model_validator
 from velodrome.bench.parity import COMPARED_ENVS, compare_with_plain
 from velodrome.bench.peers.plain_markets import MarketTables, PlainPortfolioEnv
 from velodrome.bench.peers.vectorisers import VECTORISERS
+from velodrome.bench.problems import finrl
 from velodrome.bench.report import OURS, Comparison, Parity, ratio
 from velodrome.bench.step import FEATURES, BasketOptions, Case, Instruments, Sizes, StepBenchmark
+from velodrome.bench.timing import Contender
 from velodrome.envs.portfolio.config import portfolio_config
 
 PARITY_STEPS = 600  # more than an episode, so that some end
@@ -25,7 +27,11 @@ WARM_UP = 49  # bars until all features have a value
 class PortfolioOptions(BasketOptions):
     """What to measure."""
 
-    PEERS: ClassVar = {"dummy": VECTORISERS["dummy"], "subproc": VECTORISERS["subproc"]._replace(largest=64)}
+    PEERS: ClassVar = {
+        "dummy": VECTORISERS["dummy"],
+        "subproc": VECTORISERS["subproc"]._replace(largest=64),
+        **finrl.PEERS,
+    }
     QUICK: ClassVar = {"seconds": 0.2, "repeats": 2, "sizes": (1, 1_024)}
 
     sizes: Sizes = Field((1, 8, 64, 1_024, 16_384), description="numbers of environments in a batch")
@@ -82,11 +88,15 @@ class PortfolioBenchmark(StepBenchmark):
         shared = {"contenders": ["the plain NumPy rule"], "reference": "native", "steps": steps * COMPARED_ENVS}
         return Parity(**shared, counts={"episodes": counts["ended"]})
 
+    def more_groups(self) -> list[tuple[Comparison, list[Contender]]]:
+        """Return FinRL's stock trading, and Velodrome with its rule, for each number of instruments."""
+        return [group for count in self.options.instruments for group in finrl.finrl_groups(self, count)]
+
     def conclude(self) -> None:
         """Judge by what was promised for 7 instruments, and how the cost of a step grows with their number."""
         super().conclude()
         size, report = self.TARGET_SIZE, self.report
-        counts = {int(one.name.removeprefix("K = ")): one for one in report.comparisons}
+        counts = {int(one.name.removeprefix("K = ")): one for one in report.comparisons if one.name.startswith("K = ")}
         for shown, wanted in TARGETS.items() if TARGET_INSTRUMENTS in counts else ():
             name = f"steps per second, K = {TARGET_INSTRUMENTS}, {size:,} environments{shown or ', windows'}"
             report.judge(name, best_of(counts[TARGET_INSTRUMENTS], shown, size), wanted)
