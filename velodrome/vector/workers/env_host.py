@@ -23,6 +23,7 @@ from velodrome.vector.workers.batch_arrays import BatchArrays, cut_off
 from velodrome.vector.workers.env_maker import EnvMaker
 from velodrome.vector.workers.faults import Fault, FaultKind
 from velodrome.vector.workers.options import WorkerOptions
+from velodrome.vector.workers.registry import Registered
 from velodrome.vector.workers.values import LEARNT, ValueCheck, limits_of
 
 NANOSECONDS = 1e-9
@@ -50,13 +51,14 @@ class HostSettings(NamedTuple):
     mode: AutoresetMode
     options: WorkerOptions
     seed: int  # of environments that replace others
+    registered: Registered | None = None  # with Gymnasium, where the environments are made in another process
 
 
 class EnvHost:
     """Environments by row, and what happens to them."""
 
     def __init__(self, settings: HostSettings, worker: int | None) -> None:
-        self.makers, self.mode, self.options, self.seed = settings
+        self.makers, self.mode, self.options, self.seed, _ = settings
         self.checked = "finite" if self.options.check_values is None else self.options.check_values
         self.worker = worker
         self.envs: dict[int, gymnasium.Env | None] = {}  # None: broken, replaced at its reset

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 
 from velodrome.errors import BackendError, ConfigError, ConfigTypeError, did_you_mean, sentence
+from velodrome.vector.workers.registry import portable
 
 
 class EnvMaker:
@@ -55,8 +56,9 @@ class EnvMaker:
     def __getstate__(self) -> dict[str, Any]:
         import cloudpickle
 
+        source = self.source if self.specification is None else portable(self.specification)
         try:
-            return {"name": self.name, "pickled": cloudpickle.dumps((self.source, self.params))}
+            return {"name": self.name, "pickled": cloudpickle.dumps((source, self.params))}
         except Exception as error:
             raise UnpicklableError(f"{self.name} cannot be sent to another process: {error}") from error
 

@@ -25,6 +25,7 @@ from velodrome.vector.workers.env_maker import EnvMaker
 from velodrome.vector.workers.faults import EnvironmentFaultError, Fault
 from velodrome.vector.workers.foreign_env import ForeignVectorEnv
 from velodrome.vector.workers.pending import checked_timeout
+from velodrome.vector.workers.registry import registered_here
 from velodrome.vector.workers.worker.parent_side import LEAVE_SECONDS, RefusedError, WorkerHandle, WorkerLostError
 from velodrome.vector.workers.worker.protocol import SharedLayout, SharedView, control_block
 from velodrome.vector.workers.worker.shared_memory import SharedBlock, size_of
@@ -87,7 +88,7 @@ class WorkerVectorEnv(ForeignVectorEnv):
     def _start_worker(self, index: int | None = None) -> WorkerHandle:
         """Start a further worker, or one in place of another."""
         index = len(self.workers) if index is None else index
-        settings = HostSettings(self.makers, self.mode, self.options, self._spare_seed)
+        settings = HostSettings(self.makers, self.mode, self.options, self._spare_seed, registered_here())
         handle = self._new_worker(index, settings)
         self.schemas[index] = []
         self.workers[index : index + 1] = [handle]
