@@ -178,6 +178,7 @@ class Drawn(Open):
         self.action_space = new_space(actions)
         self.lengths = lengths
         self.info = INFOS[infos]
+        self.told: dict[str, Any] = {"row": np.zeros(2), "inner": {}}
         self.count = self.length = 0
         self.received: Any = None
         self.before: Any = None
@@ -242,6 +243,13 @@ def rare_info(env: Drawn, moment: str) -> dict[str, Any]:
     return {"other": chance, "nested": {"word": "x"}} if chance < 0.3 else {}
 
 
+def one_info(env: Drawn, moment: str) -> dict[str, Any]:
+    """Return one dict that every call writes into, also that which begins the next episode."""
+    env.told["row"][:] = env.told["inner"]["count"] = env.told["count"] = env.count
+    env.told["moment"] = moment
+    return env.told
+
+
 def every_info(env: Drawn, moment: str) -> dict[str, Any]:
     kinds = (scalar_info, odd_info, array_info, object_info, nested_info, rare_info)
     return {key: value for kind in kinds for key, value in kind(env, moment).items()}
@@ -249,7 +257,7 @@ def every_info(env: Drawn, moment: str) -> dict[str, Any]:
 
 INFOS: dict[str, Callable[[Drawn, str], dict[str, Any]]] = {
     "none": no_info, "scalars": scalar_info, "odd": odd_info, "arrays": array_info, "objects": object_info,
-    "nested": nested_info, "rare": rare_info, "every": every_info,
+    "nested": nested_info, "rare": rare_info, "one": one_info, "every": every_info,
 }  # fmt: skip
 
 
@@ -458,6 +466,7 @@ FAULTS: dict[str, Callable[[Faulty], None]] = {
     "raise": raise_error, "raise unpicklable": raise_unpicklable, "raise exit": raise_exit, "hang": hang,
     "sleep": sleep_forever, "hang in C": hang_in_c, "exit": exit_at_once, "kill": kill_itself, "grow": grow,
     "wrong shape": behave, "wrong tuple": behave, "wrong type": behave,
+    "wrong info": behave,
 }  # fmt: skip
 HARMLESS = ("grow",)  # legal as such
 
@@ -505,7 +514,9 @@ class Faulty(Counting):
         kind = self.due("reset", self.resets)
         if kind is not None:
             FAULTS[kind](self)
-        return (observation,) if kind == "wrong tuple" else (spoiled(observation, kind), info)  # type: ignore[return-value]
+        if kind == "wrong tuple":
+            return (observation,)  # type: ignore[return-value]
+        return spoiled(observation, kind), np.ones(2) if kind == "wrong info" else info  # type: ignore[return-value]
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = super().step(action)
@@ -515,6 +526,8 @@ class Faulty(Counting):
             FAULTS[kind](self)
         if kind == "wrong tuple":
             return observation, reward, terminated, info  # type: ignore[return-value]
+        if kind == "wrong info":
+            info = np.ones(2)  # type: ignore[assignment]
         return spoiled(observation, kind), reward, terminated, truncated, info
 
 
