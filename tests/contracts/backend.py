@@ -34,7 +34,6 @@ from tests.contracts.vector_env import (
 )
 from tests.vector.foreign_envs import (
     ACTION_KINDS,
-    INFOS,
     SPACE_KINDS,
     Counting,
     Marking,
@@ -45,6 +44,7 @@ from tests.vector.foreign_envs import (
     draw_actions,
     drawn_maker,
 )
+from tests.vector.kinds_of_infos import INFOS
 
 SEEDS = [11, 2**31 - 1, 0]  # of three environments, where each has its own
 INFO_KINDS = tuple(INFOS)

@@ -20,10 +20,9 @@ from velodrome.vector.infos import RowInfo, kept
 from velodrome.vector.seeding import spread_seed
 from velodrome.vector.space_arrays import WrongValueError, is_doubtable, nested_arrays, writer
 from velodrome.vector.workers.batch_arrays import BatchArrays, cut_off
-from velodrome.vector.workers.env_maker import EnvMaker
+from velodrome.vector.workers.env_maker import EnvMaker, Registered
 from velodrome.vector.workers.faults import Fault, FaultKind
 from velodrome.vector.workers.options import WorkerOptions
-from velodrome.vector.workers.registry import Registered
 from velodrome.vector.workers.values import LEARNT, ValueCheck, limits_of
 
 NANOSECONDS = 1e-9

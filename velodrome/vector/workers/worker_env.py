@@ -21,11 +21,10 @@ from velodrome.vector.infos import Schema
 from velodrome.vector.space_arrays import flat_leaves
 from velodrome.vector.workers.batch_arrays import copy_arrays
 from velodrome.vector.workers.env_host import HostSettings
-from velodrome.vector.workers.env_maker import EnvMaker
+from velodrome.vector.workers.env_maker import EnvMaker, registered_here
 from velodrome.vector.workers.faults import EnvironmentFaultError, Fault
 from velodrome.vector.workers.foreign_env import ForeignVectorEnv
 from velodrome.vector.workers.pending import checked_timeout
-from velodrome.vector.workers.registry import registered_here
 from velodrome.vector.workers.worker.parent_side import LEAVE_SECONDS, RefusedError, WorkerHandle, WorkerLostError
 from velodrome.vector.workers.worker.protocol import SharedLayout, SharedView, control_block
 from velodrome.vector.workers.worker.shared_memory import SharedBlock, size_of

@@ -11,7 +11,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 import velodrome as vd
 from tests.vector.foreign_envs import Counting
-from velodrome.vector.workers.registry import Registered, registered_here
+from velodrome.vector.workers.env_maker import Registered, registered_here
 
 
 @pytest.fixture
