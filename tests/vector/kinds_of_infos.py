@@ -49,11 +49,14 @@ def rare_info(env: Any, moment: str) -> dict[str, Any]:
     return {"other": chance, "nested": {"word": "x"}} if chance < 0.3 else {}
 
 
+SAID: dict[str, Any] = {}
+
+
 def one_info(env: Any, moment: str) -> dict[str, Any]:
-    """Return one dict that every call writes into, also that which begins the next episode."""
-    env.told["row"][:] = env.told["inner"]["count"] = env.told["count"] = env.count
-    env.told["moment"] = moment
-    return env.told
+    """Return one dict into which every call of every environment writes, also that which begins the next episode."""
+    env.told["row"][:] = env.told["inner"]["count"] = env.count
+    SAID.update(env.told, count=env.count, moment=moment)
+    return SAID
 
 
 def every_info(env: Any, moment: str) -> dict[str, Any]:

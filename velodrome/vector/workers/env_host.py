@@ -228,6 +228,8 @@ class EnvHost:
                         self._doubt(row)
                 if type(info) is not dict:
                     info = as_info("step", info)
+                elif info:
+                    info = info.copy()  # the next environment may write into the same one
                 if not (terminated is False and truncated is False):
                     terminated, truncated = self._flag("terminated", terminated), self._flag("truncated", truncated)
                 if terminated or truncated:
@@ -281,7 +283,7 @@ class EnvHost:
         if not isinstance(result, tuple) or len(result) != 2:
             raise WrongValueError(f"reset returned {result!r:.200}; expected (observation, info)")
         observation, info = result
-        return observation, info if type(info) is dict else as_info("reset", info)
+        return observation, info.copy() if type(info) is dict else as_info("reset", info)
 
     # Reset
 
