@@ -65,6 +65,7 @@ MAKERS: dict[str, Callable[[], gymnasium.Env]] = {
     "sloppy": Sloppy,
     "unsteady": Unsteady,
     **{f"{kind}, {infos}": drawn_maker(kind, infos) for kind in SPACE_KINDS for infos in INFOS},
+    "floats, one": drawn_maker("floats", "one"),
 }
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from tests.vector.kinds_of_infos import INFOS
+from tests.vector.kinds_of_infos import INFOS, one_info
 
 # Spaces
 
@@ -179,7 +179,7 @@ class Drawn(Open):
         self.observation_space = new_space(observations)
         self.action_space = new_space(actions)
         self.lengths = lengths
-        self.info = INFOS[infos]
+        self.info = one_info if infos == "one" else INFOS[infos]
         self.told: dict[str, Any] = {"row": np.zeros(2), "inner": {}}
         self.count = self.length = 0
         self.received: Any = None
