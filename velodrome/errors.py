@@ -184,7 +184,8 @@ def reworded(names: Mapping[str, str]) -> Iterator[None]:
     except (ConfigError, DataError) as error:
         named = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
         told = re.sub(rf"(?<![\w.])(?:{named})(?= =|:| is\b)", lambda found: names[found[0]], str(error))
-        raise type(error)(told) from error
+        error.args = (told,)  # not a new one: some are made from more than their text
+        raise
 
 
 def sentence(text: object) -> str:

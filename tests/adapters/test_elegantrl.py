@@ -1,5 +1,7 @@
 """`to_elegantrl`: actions of ElegantRL's agents mean what their spaces say, or are refused at once."""
 
+from contextlib import closing
+
 import gymnasium
 import numpy as np
 import pytest
@@ -47,3 +49,23 @@ def test_what_its_agents_cannot_choose_or_see_is_refused_at_once():
         echoes(spaces.Box(0, 5, (2,), np.int32))
     with pytest.raises(ConfigError, match="FlattenObservation"):
         echoes(spaces.Discrete(2), spaces.Discrete(4))
+
+
+def limited(steps: int) -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Echo(spaces.Discrete(2)), steps)
+
+
+@pytest.mark.parametrize(
+    ("make", "steps"),
+    [
+        (lambda: vd.make_vec("Pendulum-v1", 2, backend="serial"), 200),
+        (lambda: vd.make_vec("Pendulum-v1", 2, backend="process", workers=1, max_episode_steps=7), 7),
+        (lambda: vd.make_vec([lambda: limited(3), lambda: limited(5)], 2, backend="serial"), 5),
+        (lambda: gymnasium.make_vec("Pendulum-v1", 2, vectorization_mode="sync"), 200),
+        (lambda: vd.make_vec(lambda: Echo(spaces.Discrete(2)), 2, backend="serial"), 12_345),
+    ],
+    ids=["an id", "its own limit", "wrapped", "gymnasium's", "no limit"],
+)
+def test_its_evaluator_plays_no_more_steps_than_the_longest_episode_has(make, steps):
+    with closing(vd.to_elegantrl(make())) as envs:
+        assert envs.env_args["max_step"] == steps

@@ -133,6 +133,9 @@ def test_a_run_is_resumed_by_its_id_in_a_folder(tmp_path, capsys, monkeypatch):
         (["smoke", "--resume", "latest"], "--resume continues a run with the configuration it has; received smoke bes"),
         (["--resume", "latest"], "there are no runs in runs"),
         (["smoke", "--json", "--quiet"], "Choose one"),
+        (["smoke", "mode=quiet"], "unknown key 'mode'"),
+        (["smoke", "bars=prices.csv"], "'bars' is written in full here: teacher.bars."),
+        (["smoke", "market=prices/"], "it is a section; write settings in it, such as market.source"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -140,6 +143,17 @@ def test_a_train_that_cannot_be_is_refused_and_leaves_nothing(arguments, told, t
     monkeypatch.chdir(tmp_path)
     assert told in refused(["train", *arguments], capsys)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(["tune", "workers=2", "--trials", "1"], "vector.workers"), (["cv", "trust=true"], "unknown key 'trust'")],
+)
+def test_settings_are_not_taken_for_options_of_a_command(arguments, told, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    message = refused(arguments, capsys)
+    assert told in message
+    assert "Options of the command begin with --." in message
 
 
 def test_a_gpu_that_is_not_there_is_told(tmp_path, capsys, monkeypatch):

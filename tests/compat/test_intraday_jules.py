@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -61,6 +62,30 @@ def test_the_configuration_is_that_of_a_run():
     assert (told["algorithm"], told["params.action"]) == ("ppo", "continuous")
     tuned = run_settings({**CONFIG, "algo_params": {"learning_rate": 1e-3, "exploration_final_eps": 0.1}})
     assert load_run_config("trading", tuned).dqn.epsilon_end == 0.1
+
+
+def test_settings_of_sb3_mean_the_same_here(here):
+    params = {"vf_coef": 0.5, "n_steps": 64, "batch_size": 32, "max_grad_norm": 0.3}
+    told = {**CONFIG, "algorithm": "PPO", "algo_params": params}
+    data = {"n_envs": 4, "symbols": ["EURUSD"], "data_dir": "prices"}
+    with Path("jules.yaml").open("w") as file:
+        json.dump({**told, "training": {"total_timesteps": 512, "vectorized_training": data}}, file)
+    ppo = load_run_config(read_config("jules.yaml")).ppo
+    # The value's loss is half of its squared error here, and all of it there.
+    assert (ppo.value_weight, ppo.rollout_length, ppo.minibatches, ppo.max_gradient_norm) == (1.0, 64, 8, 0.3)
+
+
+def test_settings_of_sb3_that_cannot_be_are_told(data_dir, here):
+    for params, told in (
+        ({"batch_size": 32}, "batch_size = 32: needs algo_params.n_steps"),
+        ({"batch_size": 0, "n_steps": 8}, "batch_size = 0: needs a whole number"),
+        ({"learning_rate": -1.0}, "ppo.learning_rate = -1.0"),
+        ({"vf_coef": "much"}, "ppo.value_weight = 'much'"),
+    ):
+        trainer = TrainerAgent({**changed("environment", max_steps=20), "algorithm": "PPO", "algo_params": params})
+        trainer.create_vectorized_env(symbols=SYMBOLS, data_dir=data_dir, n_envs=4)
+        with pytest.raises(ConfigError, match=told):
+            trainer.train()
 
 
 def test_the_lines_make_a_vec_env_with_a_monitors_file(data_dir, here):

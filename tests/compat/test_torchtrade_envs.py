@@ -240,6 +240,8 @@ def test_its_words_are_settings_with_a_note_each():
     given = {"env.num_envs": 16, "model.num_layers": 4, "model.hidden_size": 32, "collector.frames_per_batch": 64}
     expected = {"num_envs": 16, "network.hidden": [32] * 4, "ppo.rollout_length": 4}
     assert translated({**given, "loss.entropy_coeff": 0.01}, 64)[0] == {**expected, "ppo.entropy": 0.01}
+    # The value's loss is half of its squared error here, and all of it there (loss_critic_type: l2).
+    assert translated({"loss.critic_coeff": 1.0}, 64)[0] == {"ppo.value_weight": 2.0}
     for wrong, told in (
         ({"model.num_layers": 3}, "model.num_layers = 3: needs model.hidden_size beside it"),
         ({"env.train_env": 1}, "Did you mean 'env.train_envs'"),

@@ -34,7 +34,6 @@ from tests.contracts.vector_env import (
 )
 from tests.vector.foreign_envs import (
     ACTION_KINDS,
-    INFOS,
     SPACE_KINDS,
     Counting,
     Marking,
@@ -45,6 +44,7 @@ from tests.vector.foreign_envs import (
     draw_actions,
     drawn_maker,
 )
+from tests.vector.kinds_of_infos import INFOS
 
 SEEDS = [11, 2**31 - 1, 0]  # of three environments, where each has its own
 INFO_KINDS = tuple(INFOS)
@@ -65,6 +65,7 @@ MAKERS: dict[str, Callable[[], gymnasium.Env]] = {
     "sloppy": Sloppy,
     "unsteady": Unsteady,
     **{f"{kind}, {infos}": drawn_maker(kind, infos) for kind in SPACE_KINDS for infos in INFOS},
+    "floats, one": drawn_maker("floats", "one"),
 }
 
 

@@ -21,9 +21,9 @@ import psutil
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from tests.contracts.backend import BackendContract, assert_counts, info_kind
+from tests.contracts.backend import SEEDS, BackendContract, assert_counts, info_kind, reference_run
 from tests.contracts.values import ValuesContract
-from tests.contracts.vector_env import ResizeContract, infos_of
+from tests.contracts.vector_env import MODES, ResizeContract, assert_same, infos_of, play
 from tests.vector.foreign_envs import ACTION_KINDS, Counting, Faulty, Marking, Strange, Unlike, digest, draw_actions
 from velodrome.errors import EnvironmentFaultError
 
@@ -63,6 +63,14 @@ class OwnBackendContract(ValuesContract, BackendContract, ResizeContract):
             *_, infos = envs.step([0, 0, 0])
             if count == 3:
                 assert [final[0] for final in infos["final_obs"]] == [3, 3, 3]
+
+    @pytest.mark.parametrize("autoreset", MODES, ids=str)
+    def test_infos_survive_environments_that_write_all_into_one_dict(self, autoreset, batches):
+        """Gymnasium's workers keep references, as with observations; its loop does not."""
+        actions, expected = reference_run("floats, one", autoreset)
+        record = play(batches(of="floats, one", autoreset=autoreset), actions, seed=SEEDS)
+        for number, (left, right) in enumerate(zip(record, expected, strict=True)):
+            assert_same(left, right, f"return {number}")
 
     @pytest.mark.parametrize(
         "values",

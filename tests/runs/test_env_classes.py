@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import velodrome as vd
@@ -11,6 +13,9 @@ from tests.runs.small_runs import one_thread  # noqa: F401
 from velodrome import cli
 from velodrome.errors import ConfigError
 from velodrome.runs.config.files import load_run_config
+from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.folder import RunFolder
+from velodrome.runs.trained import run_name
 
 SETTINGS = {"steps": 256, "num_envs": 4, "vector.env_type": "serial", "ppo.rollout_length": 16, "device": "cpu"}
 NAME = "tests.runs.own_env:MyEnv"
@@ -26,6 +31,30 @@ def test_a_class_trains_and_is_found_again(tmp_path):
     assert again.status == "finished"
 
 
+def test_a_class_of_the_script_trains(tmp_path, monkeypatch):
+    own = type("Mine", (MyEnv,), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", own, raising=False)
+    about = {**SETTINGS, "steps": 64, "logging.folder": tmp_path, "evaluation.every_steps": None}
+    run = vd.train(env=own, mode="quiet", evaluate=False, **about)
+    assert run.config.env == "__main__:Mine"
+    assert run.path.name.startswith("Mine-")
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        (NAME, "tests.runs.own_env-MyEnv"),
+        ("_private.envs:Own", "private.envs-Own"),
+        ("Space/Env-v0", "Space-Env-v0"),
+        ("größe:Überall", "gr--e--berall"),
+        ("module." * 20 + ":Own", ("module." * 20)[:100]),
+    ],
+)
+def test_any_environment_may_name_a_folder(env, name, tmp_path):
+    assert run_name(RunConfig.model_construct(env=env)) == name
+    assert RunFolder.create(tmp_path, name).path.is_dir()
+
+
 def test_the_command_takes_a_name(tmp_path, monkeypatch, capsys):
     words = [f"{key}={value}" for key, value in {**SETTINGS, "logging.folder": tmp_path}.items()]
     command = ["train", "env=tests.runs.own_env:make_my_env", *words, "--quiet", "--no-evaluation"]
@@ -39,8 +68,6 @@ def test_it_is_kept_as_text(env, name):
 
 
 def env_of(env):
-    from velodrome.runs.config.run_config import RunConfig
-
     return RunConfig(env=env)
 
 

@@ -19,6 +19,8 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from tests.vector.kinds_of_infos import INFOS, one_info
+
 # Spaces
 
 SPACES: dict[str, gymnasium.Space] = {
@@ -177,7 +179,8 @@ class Drawn(Open):
         self.observation_space = new_space(observations)
         self.action_space = new_space(actions)
         self.lengths = lengths
-        self.info = INFOS[infos]
+        self.info = one_info if infos == "one" else INFOS[infos]
+        self.told: dict[str, Any] = {"row": np.zeros(2), "inner": {}}
         self.count = self.length = 0
         self.received: Any = None
         self.before: Any = None
@@ -199,58 +202,6 @@ class Drawn(Open):
         terminated = ended and bool(self.np_random.integers(2))
         observation = draw(self.observation_space, self.np_random)
         return observation, reward, terminated, ended and not terminated, self.info(self, "step")
-
-
-def no_info(env: Drawn, moment: str) -> dict[str, Any]:
-    return {}
-
-
-def scalar_info(env: Drawn, moment: str) -> dict[str, Any]:
-    return {
-        "count": env.count, "share": env.count / 3, "even": env.count % 2 == 0, "narrow": np.float32(env.count / 7),
-        "small": np.int8(env.count), "large": 2**40 + env.count, "not a number": float("nan"), f"only in {moment}": 1,
-    }  # fmt: skip
-
-
-def odd_info(env: Drawn, moment: str) -> dict[str, Any]:
-    """Return numbers that are not exact as a float, or that Gymnasium does not take for numbers."""
-    return {"whole": 2**60 + env.count, "flag": np.bool_(env.count % 2),
-            "complex": np.complex64(1j), "unsigned": np.uint64(2**63 + env.count)}  # fmt: skip
-
-
-def array_info(env: Drawn, moment: str) -> dict[str, Any]:
-    rng = env.np_random
-    return {"row": rng.normal(size=2).astype(np.float32), "matrix": rng.integers(-9, 9, (2, 2), np.int16),
-            "point": np.array(env.count / 3), "empty": np.zeros((0, 2))}  # fmt: skip
-
-
-def object_info(env: Drawn, moment: str) -> dict[str, Any]:
-    return {"word": f"{moment} {env.count}", "nothing": None, "list": [env.count, "x"], "pair": (env.count, 0.5),
-            "bytes": b"\x00\xff"}  # fmt: skip
-
-
-def nested_info(env: Drawn, moment: str) -> dict[str, Any]:
-    inner = {"deep": env.count, "row": np.full(2, env.count), "word": moment}
-    return {"outer": {"inner": inner, "share": env.count / 3}, "hollow": {}}
-
-
-def rare_info(env: Drawn, moment: str) -> dict[str, Any]:
-    """Return different keys in different steps, and in most of them nothing."""
-    chance = env.np_random.random()
-    if chance < 0.2:
-        return {"rare": env.count, "nested": {"rare": chance}}
-    return {"other": chance, "nested": {"word": "x"}} if chance < 0.3 else {}
-
-
-def every_info(env: Drawn, moment: str) -> dict[str, Any]:
-    kinds = (scalar_info, odd_info, array_info, object_info, nested_info, rare_info)
-    return {key: value for kind in kinds for key, value in kind(env, moment).items()}
-
-
-INFOS: dict[str, Callable[[Drawn, str], dict[str, Any]]] = {
-    "none": no_info, "scalars": scalar_info, "odd": odd_info, "arrays": array_info, "objects": object_info,
-    "nested": nested_info, "rare": rare_info, "every": every_info,
-}  # fmt: skip
 
 
 class Sloppy(Open):
@@ -458,6 +409,7 @@ FAULTS: dict[str, Callable[[Faulty], None]] = {
     "raise": raise_error, "raise unpicklable": raise_unpicklable, "raise exit": raise_exit, "hang": hang,
     "sleep": sleep_forever, "hang in C": hang_in_c, "exit": exit_at_once, "kill": kill_itself, "grow": grow,
     "wrong shape": behave, "wrong tuple": behave, "wrong type": behave,
+    "wrong info": behave,
 }  # fmt: skip
 HARMLESS = ("grow",)  # legal as such
 
@@ -515,6 +467,8 @@ class Faulty(Counting):
             FAULTS[kind](self)
         if kind == "wrong tuple":
             return observation, reward, terminated, info  # type: ignore[return-value]
+        if kind == "wrong info":
+            info = np.ones(2)  # type: ignore[assignment]
         return spoiled(observation, kind), reward, terminated, truncated, info
 
 

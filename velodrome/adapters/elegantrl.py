@@ -14,6 +14,7 @@ from gymnasium.vector import VectorEnv
 from velodrome.adapters.gymnasium import from_gymnasium
 from velodrome.errors import ActionError, ConfigError
 from velodrome.vector.rule_env import RuleVectorEnv
+from velodrome.vector.workers.foreign_env import ForeignVectorEnv
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +32,21 @@ def to_elegantrl(envs: VectorEnv) -> ElegantRLEnv:
     space. `env_args` is what `Config(agent_class, env_class, env_args)` asks for.
     """
     return ElegantRLEnv(envs)
+
+
+def most_steps(envs: VectorEnv) -> int:
+    """Return how many steps an episode has at most, which is how many ElegantRL's evaluator plays."""
+    base = envs.unwrapped
+    found: Any = None
+    if isinstance(base, RuleVectorEnv):
+        found = base.world.shortest_truncation
+    elif isinstance(base, ForeignVectorEnv):
+        limit, rows = "_max_episode_steps", range(base.num_envs)  # of gymnasium's TimeLimit
+        if all(base.ask_some(rows, "has_attribute", limit)):
+            found = max(base.get_attr(limit))
+    else:
+        found = getattr(envs.spec, "max_episode_steps", None)
+    return int(found or LONGEST)
 
 
 class ElegantRLEnv:
@@ -67,7 +83,7 @@ class ElegantRLEnv:
         self.state_dim = int(observed.shape[0])
         self.action_dim = int(action.n) if isinstance(action, spaces.Discrete) else int(np.prod(action.shape or ()))
         self.env_name = rule.world.name if rule is not None else str(getattr(self.envs.spec, "id", "vector"))
-        self.max_step = int((rule.world.shortest_truncation if rule is not None else None) or LONGEST)
+        self.max_step = most_steps(self.envs)
         self.target_return = float("inf")
         about: Any = {"device": self.device}
         self._low = self._high = None

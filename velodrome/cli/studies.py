@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from velodrome.cli.service import HERE, service_at, told_place
 from velodrome.cli.shared import INTERRUPTED, PROBLEM_FOUND, Flag, app, console, print_json, studies
 from velodrome.cli.trained_runs import Place
-from velodrome.cli.training import split_source
+from velodrome.cli.training import settings_for, split_source
 
 if TYPE_CHECKING:
     from velodrome.tune.study import Studies
@@ -164,7 +164,7 @@ def tune(
     about |= {"console": out, "mode": "quiet" if json else choose_mode(out, False, quiet), "trust": trust}
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, _interrupt)
-    view = carry_out(source, trials, **about, **settings)
+    view = carry_out(source, trials, **about, **settings_for(carry_out, settings))
     if json:
         print_json(view.to_dict())
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -121,7 +122,7 @@ def train(
         raise ConfigError(f"--data {data} is for --resume; a new run is told market.source={data}")
     else:
         source, settings = neighbours_file(neighbour, words) if neighbour is not None else split_source(words)
-        finished = running.train(source, trust=trust, **settings, **shown)
+        finished = running.train(source, trust=trust, **shown, **settings_for(running.train, settings))
     if os.environ.get("RANK", "0") != "0":  # the first rank tells
         return 0
     if finished.status == "interrupted":
@@ -164,6 +165,19 @@ def loaded(words: Sequence[str]) -> tuple[RunConfig, dict[str, str]]:
     from velodrome.runs.config.files import load_with_origins
 
     return load_with_origins(*split_source(words))
+
+
+def settings_for(called: Callable[..., Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings that are given as keywords, but refuse those that would be taken for arguments of their own."""
+    from velodrome.runs.config.messages import all_fields, unknown_key
+    from velodrome.runs.config.run_config import Choices, RunConfig
+
+    choices = Choices.among(settings)
+    for name in inspect.signature(called).parameters.keys() & settings.keys() - RunConfig.model_fields.keys():
+        full = [key for key in all_fields(choices.env) if key.partition(".")[2] == name]
+        told = f"{name!r} is written in full here: {' or '.join(full)}." if full else unknown_key(name, choices)
+        raise ConfigError(f"{told.rstrip('.')}. Options of the command begin with --.")
+    return settings
 
 
 def split_source(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
@@ -334,7 +348,7 @@ def cross_validate(
     about: dict[str, Any] = {"embargo": embargo, "processes": processes, "root": folder, "data": data, "trust": trust}
     # What is printed on the way must not get between the lines of JSON.
     told = Screen(stderr=True) if json else out
-    _show(validate(source, folds, console=told, **about, **settings), out, json)
+    _show(validate(source, folds, console=told, **about, **settings_for(validate, settings)), out, json)
 
 
 def _show(result: Any, out: Any, json: bool) -> None:

@@ -70,12 +70,15 @@ class ConstantPolicy(Memoryless):
 
 
 class RandomPolicy(Memoryless):
-    """Draws every action uniformly from its space; `begin` starts the same draws again."""
+    """Draws every action from its space; `begin` starts the same draws again.
+
+    Uniformly; where a Box has no bounds as Gymnasium's samples: from a normal distribution, or from an exponential one
+    that begins at the only bound.
+    """
 
     def __init__(self, space: gymnasium.Space, seed: int = 0) -> None:
-        bounded = isinstance(space, gymnasium.spaces.Box) and bool(np.isfinite([space.low, space.high]).all())
-        if not bounded and not isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
-            raise ConfigError(f"random actions need a Discrete, MultiDiscrete or bounded Box space, received {space}")
+        if not isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete | gymnasium.spaces.Box):
+            raise ConfigError(f"random actions need a Discrete, MultiDiscrete or Box space, received {space}")
         self.space = space
         self.seed = seed
         self._rng = np.random.default_rng(seed)
@@ -102,7 +105,15 @@ class RandomPolicy(Memoryless):
         if isinstance(space, gymnasium.spaces.MultiDiscrete):
             return self._rng.integers(0, space.nvec, (*count, *space.nvec.shape))
         assert isinstance(space, gymnasium.spaces.Box)
-        return self._rng.uniform(space.low, space.high, (*count, *space.shape)).astype(np.float32)
+        below, above, size = np.isfinite(space.low), np.isfinite(space.high), (*count, *space.shape)
+        low, high = (np.where(below & above, bound, side) for bound, side in ((space.low, 0.0), (space.high, 1.0)))
+        drawn = self._rng.uniform(low, high, size)
+        if not (below & above).all():
+            beyond = self._rng.exponential(size=size)
+            one_sided = np.where(below, space.low + beyond, space.high - beyond)
+            unbounded = np.where(below | above, one_sided, self._rng.normal(size=size))
+            drawn = np.where(below & above, drawn, unbounded)
+        return drawn.astype(np.float32)
 
 
 @dataclass(frozen=True)

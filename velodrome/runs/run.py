@@ -67,7 +67,7 @@ def train(
         read as the section `market` says and kept beside the runs, so that nothing need be given again.
     trust: code that is named in the configuration of another run's folder may be imported (docs/security.md).
     """
-    if isinstance(market, Mapping):
+    if isinstance(market, Mapping | str | Path):  # of the last two the section says what to write
         overrides["market"], market = market, None
     if market is not None and bars is not None:
         raise ConfigError("market and bars were both given; a market has its bars already. Leave one of them out.")

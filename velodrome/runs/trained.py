@@ -7,6 +7,7 @@ within the group's. `Ensemble` is one whose agents act together, as one policy.
 from __future__ import annotations
 
 import functools
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -64,7 +65,11 @@ def check_source(source: Any, config: RunConfig, trust: bool) -> None:
 
 def run_name(config: RunConfig) -> str:
     """Return the start of the name of a run's folder."""
-    return config.name or config.env.replace("/", "-").replace(":", "-")
+    if config.name:
+        return config.name
+    # A class of a script, and one whose module begins with "_", are environments as well.
+    legal = re.sub(r"[^A-Za-z0-9._-]", "-", config.env.removeprefix("__main__:")).lstrip("._-")
+    return legal[:100] or "run"
 
 
 @dataclass(frozen=True, repr=False)

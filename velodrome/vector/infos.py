@@ -52,7 +52,7 @@ def add_info(infos: dict[str, Any], info: dict[str, Any], row: int, num_envs: in
             else:
                 infos[key] = _mixed(array, value, row, mask)
         elif array.dtype is ANYTHING and array.ndim == 1:
-            array[row] = value if key == "final_obs" else _kept(value)
+            array[row] = value if key == "final_obs" else kept(value)
         elif kind is array.dtype and array.ndim == 1:
             try:
                 array[row] = value
@@ -103,14 +103,16 @@ def _mixed(before: Any, value: Any, row: int, mask: NDArray[np.bool_]) -> NDArra
     mixed = np.full(len(mask), None, object)
     for one, said in take_apart({"value": before}, np.flatnonzero(mask)).items():
         mixed[one] = said["value"]
-    mixed[row] = _kept(value)
+    mixed[row] = kept(value)
     return mixed
 
 
-def _kept(value: Any) -> Any:
-    """Return a value whose arrays are copies: an environment may write into its own later."""
+def kept(value: Any) -> Any:
+    """Return a value whose dicts, lists, tuples and arrays are copies: an environment may write into its own later."""
     if isinstance(value, dict):
-        return {key: _kept(part) for key, part in value.items()}
+        return {key: kept(part) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(kept, value))
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

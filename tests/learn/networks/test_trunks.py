@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -117,6 +119,17 @@ def own_module(monkeypatch):
     module.Bare = type("Bare", (nn.Module,), {"__init__": lambda self, *_: nn.Module.__init__(self)})
     module.number = 3
     monkeypatch.setitem(sys.modules, "own_networks", module)
+
+
+def test_the_network_of_the_page_serves_with_windows_and_without(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[3] / "docs/add_an_algorithm.md").read_text(encoding="utf-8")
+    (module,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "# my_nets.py" in block)
+    (tmp_path / "my_nets.py").write_text(module, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for shape in (SHAPE, ObservationShape(4)):
+        trunk = make_trunk(shape, NetworkConfig(kind="my_nets:Wide"))
+        assert trunk(observation(6, shape), None, None).shape == (6, trunk.out_features)
+    sys.modules.pop("my_nets")
 
 
 @pytest.mark.usefixtures("own_module")

@@ -24,7 +24,7 @@ from velodrome.vector.workers.faults import EnvironmentFaultError
 
 WORKERS = ("process", "async")
 BACKENDS = ("serial", *WORKERS)
-RAISED = ("raise", "raise unpicklable", "raise exit", "wrong shape", "wrong tuple", "wrong type")
+RAISED = ("raise", "raise unpicklable", "raise exit", "wrong shape", "wrong tuple", "wrong type", "wrong info")
 DEADLY = ("exit", "kill")
 HANGING = ("hang", "sleep")
 GOOD = partial(Counting, length=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import multiprocessing.spawn
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.vector.workers.worker.starting import without_main_module
+from velodrome.vector.workers.worker.starting import also_from_daemons, without_main_module
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -103,3 +104,52 @@ def test_processes_of_another_thread_find_the_script_while_workers_start(tmp_pat
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "failed: []\n", answer.stderr
     assert not marker.exists()
+
+
+# A process of multiprocessing.Pool is daemonic and may have no children, and here it is forked from one that has a fork
+# server, for which it cannot wait.
+POOL = """
+import multiprocessing
+
+import numpy as np
+
+import velodrome as vd
+
+
+def play(backend):
+    envs = vd.make_vec("CartPole-v1", 2, backend=backend, workers=1, seed=0)
+    envs.reset()
+    rewards = envs.step(np.ones(2, int))[1].tolist()
+    envs.close()
+    return rewards, multiprocessing.current_process().daemon
+
+
+envs = vd.make_vec("CartPole-v1", 2, backend="process", workers=1, seed=0)
+envs.reset()
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    print(pool.map(play, ["process", "async"]))
+print(envs.step(np.ones(2, int))[1].tolist())
+envs.close()
+"""
+
+
+def test_processes_of_a_pool_may_have_workers(tmp_path):
+    answer = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", POOL],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert answer.stdout == "[([1.0, 1.0], True), ([1.0, 1.0], True)]\n[1.0, 1.0]\n", answer.stderr
+
+
+def test_a_daemon_stays_one(monkeypatch):
+    config = multiprocessing.current_process()._config
+    monkeypatch.setitem(config, "daemon", True)
+    with also_from_daemons():
+        assert not config["daemon"]
+    with pytest.raises(OSError, match="no more processes"), also_from_daemons():
+        raise OSError("no more processes")
+    assert config["daemon"]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from velodrome.compat.torchtrade import layout
+from velodrome.compat.value_weights import of_half_the_square
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.vector.argument_checks import checked_count
 
@@ -34,8 +35,6 @@ SAME = {  # their key -> ours, with the same value
     "loss.clip_epsilon": "ppo.clip",
     "loss.entropy_coeff": "ppo.entropy",
     "loss.entropy_coef": "ppo.entropy",
-    "loss.critic_coeff": "ppo.value_weight",
-    "loss.critic_coef": "ppo.value_weight",
     "logger.project_name": "logging.wandb_project",
     "logger.group_name": "logging.wandb_group",
     "logger.mode": "logging.wandb_mode",
@@ -44,6 +43,8 @@ SAME = {  # their key -> ours, with the same value
     "compile.compile": "ppo.compile",
 }
 CHANGED: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "loss.critic_coeff": lambda weight: {"ppo.value_weight": of_half_the_square(weight)},
+    "loss.critic_coef": lambda weight: {"ppo.value_weight": of_half_the_square(weight)},
     "model.network_type": lambda kind: {"network.kind": NETWORKS.get(kind, kind)},
     "optim.anneal_lr": lambda falls: {"ppo.schedule": "linear" if falls else "constant"},
     "logger.backend": lambda name: {"logging.wandb": name == "wandb", "logging.tensorboard": name == "tensorboard"},

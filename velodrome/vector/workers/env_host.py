@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -16,11 +16,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from velodrome.errors import ConfigError
-from velodrome.vector.infos import RowInfo
+from velodrome.vector.infos import RowInfo, kept
 from velodrome.vector.seeding import spread_seed
 from velodrome.vector.space_arrays import WrongValueError, is_doubtable, nested_arrays, writer
 from velodrome.vector.workers.batch_arrays import BatchArrays, cut_off
-from velodrome.vector.workers.env_maker import EnvMaker
+from velodrome.vector.workers.env_maker import EnvMaker, Registered
 from velodrome.vector.workers.faults import Fault, FaultKind
 from velodrome.vector.workers.options import WorkerOptions
 from velodrome.vector.workers.values import LEARNT, ValueCheck, limits_of
@@ -50,13 +50,14 @@ class HostSettings(NamedTuple):
     mode: AutoresetMode
     options: WorkerOptions
     seed: int  # of environments that replace others
+    registered: Registered | None = None  # with Gymnasium, where the environments are made in another process
 
 
 class EnvHost:
     """Environments by row, and what happens to them."""
 
     def __init__(self, settings: HostSettings, worker: int | None) -> None:
-        self.makers, self.mode, self.options, self.seed = settings
+        self.makers, self.mode, self.options, self.seed, _ = settings
         self.checked = "finite" if self.options.check_values is None else self.options.check_values
         self.worker = worker
         self.envs: dict[int, gymnasium.Env | None] = {}  # None: broken, replaced at its reset
@@ -225,6 +226,10 @@ class EnvHost:
                     earned = reward if type(reward) is float else self.rewards[row]
                     if not LOWEST <= earned <= HIGHEST:
                         self._doubt(row)
+                if type(info) is not dict:
+                    info = as_info("step", info)
+                elif info:
+                    info = info.copy()  # the next environment may write into the same one
                 if not (terminated is False and truncated is False):
                     terminated, truncated = self._flag("terminated", terminated), self._flag("truncated", truncated)
                 if terminated or truncated:
@@ -245,9 +250,10 @@ class EnvHost:
         self.ended.append(row)
         if self.mode is AutoresetMode.SAME_STEP:
             self.write_final(row, observation)
+            last_info = kept(info)  # before the environment writes the first info of the next episode into it
             first, first_info = self._reset(row, env)
             self.write(row, first)
-            self.infos.append(RowInfo(row, first_info, info))
+            self.infos.append(RowInfo(row, first_info, last_info))
             return
         if self.mode is AutoresetMode.NEXT_STEP:
             self.waiting.add(row)
@@ -276,7 +282,8 @@ class EnvHost:
         result = env.reset(**arguments)
         if not isinstance(result, tuple) or len(result) != 2:
             raise WrongValueError(f"reset returned {result!r:.200}; expected (observation, info)")
-        return result
+        observation, info = result
+        return observation, info.copy() if type(info) is dict else as_info("reset", info)
 
     # Reset
 
@@ -408,6 +415,15 @@ class EnvHost:
         """Close all environments, also after one that fails to close."""
         for row in list(self.envs):
             self._discard(row)
+
+
+def as_info(moment: str, info: Any) -> dict[str, Any]:
+    """Return what a step or reset returned as its info as a dict; nothing at all says nothing."""
+    if isinstance(info, Mapping):
+        return dict(info)
+    if isinstance(info, np.ndarray) or info:
+        raise WrongValueError(f"the info of {moment} is {info!r:.200}; expected a dict")
+    return {}
 
 
 def call_or_read(env: gymnasium.Env, name: str, /, *arguments: Any, **keywords: Any) -> Any:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 from velodrome.errors import BackendError, ConfigError, ConfigTypeError, did_you_mean, sentence
 
@@ -50,13 +54,14 @@ class EnvMaker:
     @property
     def specification(self) -> Any:
         """What Gymnasium knows about the environment; None if it was not made by id."""
-        return self.source if isinstance(self.source, gymnasium.envs.registration.EnvSpec) else None
+        return self.source if isinstance(self.source, EnvSpec) else None
 
     def __getstate__(self) -> dict[str, Any]:
         import cloudpickle
 
+        source = self.source if self.specification is None else portable(self.specification)
         try:
-            return {"name": self.name, "pickled": cloudpickle.dumps((self.source, self.params))}
+            return {"name": self.name, "pickled": cloudpickle.dumps((source, self.params))}
         except Exception as error:
             raise UnpicklableError(f"{self.name} cannot be sent to another process: {error}") from error
 
@@ -65,6 +70,44 @@ class EnvMaker:
 
         self.name = state["name"]
         self.source, self.params = cloudpickle.loads(state["pickled"])
+
+
+class Registered(NamedTuple):
+    """What a process has registered with Gymnasium, for workers, which run neither its script nor its imports.
+
+    A function that makes an environment by its id, as programs for Gymnasium and Stable-Baselines3 have it, finds the
+    same environment there. Each specification is packed by itself: one that cannot be loaded keeps no other away.
+    """
+
+    packed: Mapping[str, bytes]
+
+    def register(self) -> None:
+        """Register all with Gymnasium in this process."""
+        for name, spec in self.packed.items():
+            # It may belong to a package that cannot be imported here; who asks for its id is told that there is none.
+            with contextlib.suppress(Exception):
+                gymnasium.registry[name] = pickle.loads(spec)
+
+
+def registered_here() -> Registered:
+    """Return what is registered in this process and can be sent to another."""
+    import cloudpickle
+
+    packed = {}
+    for name, spec in list(gymnasium.registry.items()):
+        with contextlib.suppress(Exception):
+            packed[name] = cloudpickle.dumps(portable(spec))
+    return Registered(packed)
+
+
+def portable(spec: EnvSpec) -> EnvSpec:
+    """Return a specification in which a class of this process's script stands itself, where it was named."""
+    place = spec.entry_point
+    if not isinstance(place, str) or not place.startswith("__main__:"):
+        return spec
+    moved = copy.copy(spec)
+    moved.entry_point = getattr(sys.modules["__main__"], place.removeprefix("__main__:"), place)
+    return moved
 
 
 class UnpicklableError(BackendError):

@@ -21,7 +21,7 @@ from velodrome.vector.infos import Schema
 from velodrome.vector.space_arrays import flat_leaves
 from velodrome.vector.workers.batch_arrays import copy_arrays
 from velodrome.vector.workers.env_host import HostSettings
-from velodrome.vector.workers.env_maker import EnvMaker
+from velodrome.vector.workers.env_maker import EnvMaker, registered_here
 from velodrome.vector.workers.faults import EnvironmentFaultError, Fault
 from velodrome.vector.workers.foreign_env import ForeignVectorEnv
 from velodrome.vector.workers.pending import checked_timeout
@@ -87,7 +87,7 @@ class WorkerVectorEnv(ForeignVectorEnv):
     def _start_worker(self, index: int | None = None) -> WorkerHandle:
         """Start a further worker, or one in place of another."""
         index = len(self.workers) if index is None else index
-        settings = HostSettings(self.makers, self.mode, self.options, self._spare_seed)
+        settings = HostSettings(self.makers, self.mode, self.options, self._spare_seed, registered_here())
         handle = self._new_worker(index, settings)
         self.schemas[index] = []
         self.workers[index : index + 1] = [handle]

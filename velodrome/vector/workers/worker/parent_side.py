@@ -16,7 +16,7 @@ from velodrome.errors import BackendError
 from velodrome.vector.workers.env_host import HostSettings
 from velodrome.vector.workers.worker.protocol import WRAP, Command, Line, control_words, first_word, pack
 from velodrome.vector.workers.worker.shared_memory import SharedBlock
-from velodrome.vector.workers.worker.starting import process_context, without_main_module
+from velodrome.vector.workers.worker.starting import also_from_daemons, process_context, without_main_module
 from velodrome.vector.workers.worker.wakeups import Word
 from velodrome.vector.workers.worker.worker_side import run_worker
 
@@ -61,7 +61,7 @@ class WorkerHandle:
             daemon=True,
         )
         try:
-            with without_main_module():
+            with without_main_module(), also_from_daemons():
                 self.process.start()
             self.send("begin", begin)
         except BaseException:

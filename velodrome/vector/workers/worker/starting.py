@@ -11,6 +11,7 @@ import functools
 import multiprocessing
 import multiprocessing.forkserver
 import multiprocessing.spawn
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -36,6 +37,20 @@ def _nothing_preloaded() -> bool:
     return getattr(server, "_preload_modules", ["__main__"]) == ["__main__"]
 
 
+def _leave_fork_server_to_the_parent() -> None:
+    """Let a forked process have a fork server of its own: it cannot wait for that of its parent, which it would try."""
+    server: Any = getattr(multiprocessing.forkserver, "_forkserver", None)
+    if getattr(server, "_forkserver_pid", None) is None:
+        return
+    server._lock = threading.Lock()
+    if server._forkserver_alive_fd is not None:  # as long as it is open anywhere, the parent's server lives
+        os.close(server._forkserver_alive_fd)
+    server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
+
+
+os.register_at_fork(after_in_child=_leave_fork_server_to_the_parent)
+
+
 @contextlib.contextmanager
 def without_main_module() -> Iterator[None]:
     """Keep processes that this thread starts inside from loading the script; other threads are not affected."""
@@ -45,6 +60,23 @@ def without_main_module() -> Iterator[None]:
         yield
     finally:
         _this_thread.leaves_main_out = False
+
+
+@contextlib.contextmanager
+def also_from_daemons() -> Iterator[None]:
+    """Let a daemonic process, such as one of multiprocessing.Pool, start workers.
+
+    multiprocessing forbids it children because it is killed without a chance to end them; workers notice and end.
+    """
+    config: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
+    daemonic = config.get("daemon")
+    if daemonic:
+        config["daemon"] = False
+    try:
+        yield
+    finally:
+        if daemonic:
+            config["daemon"] = daemonic
 
 
 @functools.cache

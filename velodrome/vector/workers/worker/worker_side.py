@@ -232,6 +232,8 @@ class Worker:
 
     def on_begin(self, settings: HostSettings) -> None:
         """Receive the makers of environments; one that cannot be loaded here is an error like any other."""
+        if settings.registered is not None:
+            settings.registered.register()
         self.host = EnvHost(settings, self.index)
         self.host.current = self.current
 

@@ -1,0 +1,68 @@
+"""Environments that this process has registered with Gymnasium can be made by their ids in workers, too."""
+
+from __future__ import annotations
+
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+
+import velodrome as vd
+from tests.vector.foreign_envs import Counting
+from velodrome.vector.workers.env_maker import Registered, registered_here
+
+
+@pytest.fixture
+def registry():
+    before = dict(gymnasium.registry)
+    yield gymnasium.registry
+    gymnasium.registry.clear()
+    gymnasium.registry.update(before)
+
+
+def make_env(name):
+    """As programs for Gymnasium and Stable-Baselines3 have it: the id means something where it is called."""
+
+    def thunk():
+        return gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(name))
+
+    return thunk
+
+
+@pytest.mark.parametrize("backend", ["process", "async"])
+def test_functions_find_the_ids_that_the_program_has_registered(registry, backend):
+    gymnasium.register("OwnCounting-v0", entry_point=Counting, max_episode_steps=3)
+    del registry["CartPole-v1"]
+    gymnasium.register("CartPole-v1", entry_point=CartPoleEnv, max_episode_steps=2)
+    makers = [make_env("OwnCounting-v0")] * 2
+    envs = vd.make_vec(makers, 2, backend=backend, workers=1)
+    assert [spec.max_episode_steps for spec in envs.get_attr("spec")] == [3, 3]
+    envs.close()
+    envs = vd.make_vec(make_env("CartPole-v1"), 1, backend=backend, workers=1, seed=0)
+    envs.reset()
+    assert [bool(envs.step(np.zeros(1, int))[3][0]) for _ in range(2)] == [False, True]
+    envs.close()
+
+
+def test_a_class_of_the_script_is_found_by_its_name(registry, monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "Counting", Counting, raising=False)
+    gymnasium.register("OwnCounting-v0", entry_point="__main__:Counting")
+    for own in ("OwnCounting-v0", make_env("OwnCounting-v0")):
+        envs = vd.make_vec(own, 1, backend="process")
+        assert envs.single_observation_space == Counting().observation_space
+        envs.close()
+    assert gymnasium.spec("OwnCounting-v0").entry_point == "__main__:Counting"
+
+
+def test_what_cannot_be_sent_or_loaded_keeps_no_other_away(registry):
+    gymnasium.register("Open-v0", entry_point=sys.stdout.write)
+    gymnasium.register("OwnCounting-v0", entry_point=Counting)
+    found = registered_here()
+    assert "OwnCounting-v0" in found.packed
+    assert "Open-v0" not in found.packed
+    registry.clear()
+    Registered({"Broken-v0": b"", **found.packed}).register()
+    assert "Broken-v0" not in registry
+    assert registry["OwnCounting-v0"].entry_point is Counting
