@@ -53,8 +53,8 @@ def run(arguments: Sequence[str]) -> int:
         return PROBLEM_FOUND
     except CycloptsError:  # printed already
         return REFUSED
-    except KeyboardInterrupt:
-        sys.stderr.write("velodrome: interrupted\n")
+    except KeyboardInterrupt as error:  # which may say how to go on
+        sys.stderr.write(f"velodrome: interrupted{f'; {error}' if str(error) else ''}\n")
         return INTERRUPTED
     except VelodromeError as error:
         if debug:

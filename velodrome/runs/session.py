@@ -519,9 +519,11 @@ class Session:
     # How it ended
 
     def _record_failure(self, error: BaseException) -> None:
-        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        status, why = "failed", str(error)
+        if isinstance(error, KeyboardInterrupt):  # at once: by a second signal, or during the evaluation
+            status, error.args = "interrupted", (f"continue with: {self.run.resume_command}",)
         try:
-            self._note(status, str(error))
+            self._note(status, why)
         except (VelodromeError, OSError) as problem:  # a disk too full for a checkpoint is too full for this as well
             log.error("the folder does not say that the run %s: %s", status, problem)
 
