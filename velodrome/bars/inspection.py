@@ -228,7 +228,11 @@ def read_rows(table: Table, reading: Reading, findings: list[Finding]) -> list[S
     volume_column, extra = choose_volume(table, columns)
     if volume_column is not None:
         names["volume"] = volume_column
-    numbers = {name: parse_numbers(table.frame[names[name]], table.separator).value for name in names if name != "time"}
+    numbers = {
+        name: parse_numbers(table.frame[column], table.separator, short=name == "volume").value
+        for name, column in names.items()
+        if name != "time"
+    }
     numbers.setdefault("volume", np.zeros(len(table.frame)))
     if close_only:
         numbers |= dict.fromkeys(("open", "high", "low"), numbers["close"])
@@ -298,7 +302,7 @@ def choose_volume(table: Table, columns: ColumnMap) -> tuple[str | None, dict[st
     """
     if columns.volume is None:
         return None, columns.extra
-    traded = parse_numbers(table.frame[columns.volume], table.separator)
+    traded = parse_numbers(table.frame[columns.volume], table.separator, short=True)
     if not traded.unreadable.any() and np.isnan(traded.value).all():
         return None, columns.extra
     if columns.tick_volume is None or traded.unreadable.any() or np.any(traded.value != 0):
