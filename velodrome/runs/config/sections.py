@@ -4,6 +4,7 @@ market, augment, teacher."""
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -49,7 +50,10 @@ def _text(value: Any) -> Any:
 
 
 Text = Annotated[str, BeforeValidator(_text)]  # may be given as a path or a date
-Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: (names,) if isinstance(names, str) else names)]
+# One name, several between commas, or a list, in which a name may have a comma itself.
+Names = Annotated[
+    tuple[str, ...], BeforeValidator(lambda names: re.split(r"\s*,\s*", names) if isinstance(names, str) else names)
+]
 
 
 class CheckpointConfig(Section):
