@@ -265,7 +265,8 @@ class MarketConfig(Section):
     )
     splits: dict[str, float] | dict[str, Dates | list[Dates]] = setting(
         {"train": 0.7, "validation": 0.15, "test": 0.15},
-        "parts of the data in order of time; the agent learns on train, and scalers are fitted on it",
+        "parts of the data in order of time (the second of two dates is left out, so that the next part may begin "
+        "there); the agent learns on train, and scalers are fitted on it",
         legal="{name: fraction}, or {name: [from, to]} with dates, null for an open side, or a list of such pairs",
     )
     embargo: int = setting(0, "bars left out at the beginning of every split but the earliest", ge=0)
