@@ -263,6 +263,12 @@ class MarketConfig(Section):
         "when a training begins, shorten windows to the latest rows from which a regression best foresees the next "
         "return, by walk-forward inside the training split",
     )
+    sums: Names | None = setting(
+        None,
+        "columns besides prices and volume of which bars that are made coarser have the sum; the others keep their "
+        "last value; null: the one that params.funding_column names",
+        legal="list of names, or null",
+    )
     splits: dict[str, float] | dict[str, Dates | list[Dates]] = setting(
         {"train": 0.7, "validation": 0.15, "test": 0.15},
         "parts of the data in order of time (the second of two dates is left out, so that the next part may begin "
@@ -339,7 +345,7 @@ class MarketConfig(Section):
         """Return the choices that a market and a basket share."""
         names = (
             *("features", "windows", "splits", "embargo", "scaler", "clip", "per_instrument"),
-            *("check_leaks", "leak_seconds"),
+            *("check_leaks", "leak_seconds", "sums"),
         )
         # A built-in process makes bars of this timeframe; bars from files stay as they are for finer windows.
         timeframe = None if self.is_synthetic else self.timeframe
