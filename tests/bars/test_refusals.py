@@ -90,6 +90,12 @@ def test_what_many_rows_with_one_time_lack(write, column, values, told):
     assert "Delete the wrong row" not in message
 
 
+def test_where_instruments_are_named_only_a_time_of_day_can_be_missing(write):
+    rows = [f"{day},{price},2,0.5,1,AAL" for price in (1, 1.5) for day in DAYS]
+    message = refuse(write("date,o,h,l,c,symbol", *rows), "(12 times in all). If times of day are missing, write date")
+    assert "columns=" not in message
+
+
 def test_day_or_month(write):
     path = write("Date,o,h,l,c", "01/02/2020,1,2,0.5,1", "01/03/2020,1,2,0.5,1")
     refuse(path, "line 2, column 'Date'", "'01/02/2020'", "pass day_first=True or day_first=False")

@@ -268,21 +268,19 @@ def _advice_on_conflicts(rows: SymbolRows, at: NDArray[np.int64]) -> str:
     own = rows.table == rows.table[at[0]]
     table, known = rows.tables[rows.table[at[0]]], set(rows.names[rows.table[at[0]]].values())
     times = pl.Series(rows.time[own])
-    for column in table.frame.columns:
-        values = table.frame[column][rows.index[own]].cast(pl.String, strict=False)
-        if (
-            column in known
-            or values.null_count()
-            or pl.DataFrame([times.alias("t"), values.alias("v")]).n_unique() < own.sum()
-        ):
-            continue
-        if values.str.contains(r"^\d{1,2}:\d{2}").all():
+    texts = [
+        name for name, dtype in table.frame.schema.items() if dtype in (pl.String, pl.Categorical, pl.Enum, pl.Time)
+    ]
+    for column in (name for name in texts if name not in known):
+        values = table.frame[column][rows.index[own]].cast(pl.String)
+        tells_apart = pl.DataFrame([times.alias("time"), values.alias("value")]).n_unique() == len(times)
+        if tells_apart and values.str.contains(r"^\d{1,2}:\d{2}").all():
             return f"Column {column!r} holds the time of day: call it 'time', and the one with the date 'date'."
-        return f"If {column!r} says which instrument a row is of: columns={{'symbol': {column!r}}}."
-    return (
-        "If the file holds several instruments, say which column names them: columns={'symbol': 'NAME'}; if the times "
-        "of day are missing, write date and time of day into one column."
-    )
+        if tells_apart and rows.from_name:
+            return f"If {column!r} says which instrument a row is of: columns={{'symbol': {column!r}}}."
+    instruments = "If the file holds several instruments, say which column names them: columns={'symbol': 'NAME'}. "
+    missing = "If times of day are missing, write date and time of day into one column."
+    return f"{instruments if rows.from_name else ''}{missing}"
 
 
 JUDGES = (judge_times, judge_future, judge_numbers, judge_shape, judge_closes, judge_duplicates)
