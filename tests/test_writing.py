@@ -59,6 +59,7 @@ JUSTIFIED = {
     ("tune/paper/memory.py", "__init__", "open"): "log.jsonl is appended to; an empty file is there to be locked",
     ("tune/paper/tape.py", "_append", "open"): "bars.jsonl is appended to",
     ("tune/paper/tape.py", "_read", "open"): "takes back half a line of bars.jsonl",
+    ("outside/screen.py", "drop_output", "open"): "/dev/null",
     ("outside/code.py", "trust", "open"): "the list of trusted code is appended to, a line in one write",
     ("runs/store/sinks.py", "__init__", "open"): "metrics.jsonl is appended to",
     ("vector/fleet/episode_file.py", "__init__", "open"): "monitor.csv is appended to; half a header is begun anew",

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from velodrome.bars import read_bars
+from velodrome.errors import DataError
 
 PRICES = ("1,2,0.5,1.5,10", "1.5,2.5,1,2,20", "2,3,1.5,2.5,30")
 MINUTES = ("2020-01-31 09:30:00", "2020-01-31 09:31:00", "2020-01-31 09:32:00")
@@ -187,6 +188,14 @@ def test_thousands_and_currency_signs(write):
     series = read_bars(write(text))["TEST"]
     assert series.close.tolist() == [1250.5, 1250.5]
     assert series.volume.tolist() == [2000, 1000]
+
+
+def test_volumes_in_thousands_and_millions(write):
+    text = 'Date,Price,Open,High,Low,Vol.,Change %\n01/31/2020,"1,250.5","1,200","1,300","1,100",587.78K,0.1%\n'
+    text += "01/30/2020,1250.5,1200,1300,1100,1.5M,0.2%\n01/29/2020,1250.5,1200,1300,1100,900,0.2%\n"
+    assert read_bars(write(text))["TEST"].volume.tolist() == [900, 1_500_000, 587_780]
+    with pytest.raises(DataError, match=r"column 'Price': close is '1250\.5K'"):  # a price has no such unit
+        read_bars(write(text.replace("1250.5", "1250.5K")))
 
 
 def test_tabs_gzip_parquet_and_folders(write, tmp_path):

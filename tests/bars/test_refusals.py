@@ -73,6 +73,29 @@ def test_conflict_between_files(tmp_path, write):
     refuse(tmp_path, "more/TEST.csv, line 2", "the other is TEST.csv, line 4")
 
 
+DAYS = [f"2020-01-{day:02d}" for day in range(1, 13)]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "told"),
+    [
+        ("Name", ("AAL", "MSFT"), "If 'Name' says which instrument a row is of: columns={'symbol': 'Name'}."),
+        ("hour", ("9:00", "13:00"), "Column 'hour' holds the time of day: call it 'time'"),
+        ("room", ("same", "same"), "say which column names them: columns={'symbol': 'NAME'}"),
+    ],
+)
+def test_what_many_rows_with_one_time_lack(write, column, values, told):
+    rows = [f"{day},{price},2,0.5,1,{value}" for price, value in zip((1, 1.5), values, strict=True) for day in DAYS]
+    message = refuse(write(f"date,o,h,l,c,{column}", *rows), "two rows for 2020-01-01", "(12 times in all)", told)
+    assert "Delete the wrong row" not in message
+
+
+def test_where_instruments_are_named_only_a_time_of_day_can_be_missing(write):
+    rows = [f"{day},{price},2,0.5,1,AAL" for price in (1, 1.5) for day in DAYS]
+    message = refuse(write("date,o,h,l,c,symbol", *rows), "(12 times in all). If times of day are missing, write date")
+    assert "columns=" not in message
+
+
 def test_day_or_month(write):
     path = write("Date,o,h,l,c", "01/02/2020,1,2,0.5,1", "01/03/2020,1,2,0.5,1")
     refuse(path, "line 2, column 'Date'", "'01/02/2020'", "pass day_first=True or day_first=False")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import velodrome as vd
 from velodrome import cli
 from velodrome.errors import DataError
+from velodrome.outside.screen import Screen
 from velodrome.vector.cores import SPIN_COUNT, bound_spinning
 
 HEADER = "time,open,high,low,close,volume\n"
@@ -148,6 +150,25 @@ def test_an_error_is_one_message_on_stderr(option, good, capsys):
     assert option[1] in captured.err
     assert "Traceback" not in captured.err
     assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 1, ""),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "No space left on device"),
+        (PermissionError(errno.EACCES, "Permission denied", "/there"), 2, "Permission denied: /there"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line_at_most(error, code, told, monkeypatch, capsys):
+    def refuse(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Screen, "print", refuse)
+    assert cli.run(["data", "features"]) == code
+    shown = capsys.readouterr().err
+    assert (told in shown) if told else not shown
+    assert len(shown.splitlines()) <= 1
 
 
 def test_debug_shows_the_traceback(good, monkeypatch):

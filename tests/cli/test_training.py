@@ -110,6 +110,22 @@ def test_an_interrupted_train_exits_with_130_and_its_message_resumes_it(tmp_path
     assert "has finished: 256 steps. Nothing is left to do" in capsys.readouterr().out
 
 
+def test_an_interrupted_evaluation_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("velodrome.runs.session.evaluate_run", interrupt)
+        assert cli.run(["train", "smoke", *words(tmp_path, steps=64), "--quiet"]) == cli.INTERRUPTED
+        run = Run.open("latest", tmp_path)
+        assert run.status == "interrupted"
+        told = capsys.readouterr().err
+        assert told == f"velodrome: interrupted; continue with: velodrome train --resume {run.path}\n"
+        patched.setattr("velodrome.runs.evaluate.evaluate", interrupt)
+        assert cli.run(["eval", str(run.path)]) == cli.INTERRUPTED
+        assert capsys.readouterr().err == "velodrome: interrupted\n"
+
+
 def test_a_run_is_resumed_by_its_id_in_a_folder(tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patched:
         signals_after(patched, 2)

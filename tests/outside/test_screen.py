@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
 from velodrome.errors import ConfigError, printable
-from velodrome.outside.screen import ByWidth, Figures, FittedTable, Screen, wrapped
+from velodrome.outside.screen import ByWidth, Figures, FittedTable, Screen, lasting, wrapped
 
 HOSTILE = "a\x1b[2J\x1b]0;title\x07\u202eb\u2066\x9b31m\x7f\r"
 
@@ -81,3 +83,27 @@ def test_what_is_wide_gives_way_where_it_is_narrow():
         screen = Screen(width=width, file=io.StringIO())
         screen.print(ByWidth("wide", "narrow", 80))
         assert screen.file.getvalue() == shown
+
+
+def test_a_lasting_output_drops_what_cannot_be_written_and_says_so_once():
+    begin, end = os.pipe()
+    os.close(begin)
+    with os.fdopen(end, "w") as file:
+        screen, told = Screen(file=file), []
+        with lasting(screen, told.append):
+            for _ in range(3):
+                screen.print("a line")
+            assert screen.file.write("another\n") == 8
+            assert not screen.file.isatty()
+        assert [type(error) for error in told] == [BrokenPipeError]
+        assert screen.file is file
+
+
+def test_without_it_a_closed_pipe_is_an_error_and_not_the_end_of_the_program():
+    begin, end = os.pipe()
+    os.close(begin)
+    file = os.fdopen(end, "w")
+    with pytest.raises(BrokenPipeError):
+        Screen(file=file).print("a line")
+    with contextlib.suppress(BrokenPipeError):
+        file.close()

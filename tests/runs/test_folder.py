@@ -286,3 +286,13 @@ def test_the_latest_run_is_no_fold_of_a_walk_forward():
     runs = [Candidate("a1", "trading-20260101-101500-a1", 1.0), Candidate("b2", "fold-2-of-3-trading-x-b2", 2.0)]
     assert choose_run("latest", runs, "here").id == "a1"
     assert choose_run("latest", runs[1:], "here").id == "b2"
+
+
+def test_a_whole_name_goes_before_the_start_of_others():
+    titles = ("slow-20260101-101500-a1", "slow-seed-0-20260101-101501-b2", "slower-20260101-101502-c3")
+    runs = [Candidate(title[-2:], title, float(place)) for place, title in enumerate(titles)]
+    assert choose_run("slow", runs, "here").id == "a1"
+    assert choose_run("slow-seed-0", runs, "here").id == "b2"
+    again = Candidate("d4", "slow-20260102-101500-d4", 4.0)
+    with pytest.raises(RunError, match="is the start of 4 runs here"):
+        choose_run("slow", [*runs, again], "here")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
 import signal
@@ -13,9 +15,10 @@ import pytest
 
 import velodrome as vd
 from tests.runs.small_runs import ended, one_thread, rows, signals_after, small_run, start, tiny  # noqa: F401
+from velodrome.outside.screen import Screen
 from velodrome.runs import checkpoint
 from velodrome.runs.folder import run_folders
-from velodrome.runs.interrupts import SIGNALS, Interrupts
+from velodrome.runs.interrupts import HANGUP, SIGNALS, Interrupts
 from velodrome.runs.run import Run
 
 
@@ -27,6 +30,24 @@ def test_the_first_signal_is_a_wish_and_the_second_an_order(number):
         assert interrupts.requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
+
+
+def test_a_terminal_that_is_closed_is_a_wish_however_often_it_is_told():
+    with Interrupts() as interrupts:
+        signal.raise_signal(HANGUP)
+        signal.raise_signal(HANGUP)
+        assert interrupts.requested
+
+
+def test_a_hangup_that_is_ignored_stays_ignored():
+    before = signal.signal(HANGUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with Interrupts() as interrupts:
+            signal.raise_signal(HANGUP)
+            assert not interrupts.requested
+        assert signal.getsignal(HANGUP) == signal.SIG_IGN
+    finally:
+        signal.signal(HANGUP, before)
 
 
 def test_signals_do_afterwards_what_they_did_before():
@@ -52,7 +73,7 @@ def test_other_threads_leave_signals_alone():
     assert inside == [(before, False)]
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [*SIGNALS, HANGUP])
 def test_train_returns_when_it_is_interrupted_and_has_saved(number, tmp_path, monkeypatch):
     signals_after(monkeypatch, 3, number=number)
     run = small_run(tmp_path, evaluate=True)
@@ -63,6 +84,25 @@ def test_train_returns_when_it_is_interrupted_and_has_saved(number, tmp_path, mo
     assert max(step for step, _, _ in rows(run)) == 192
     assert not run.folder.report_path.exists()
     assert run.policy is not None
+
+
+class HeadOfAPipe(io.StringIO):
+    """Output of which the first line alone is read, as `head -1` does."""
+
+    def write(self, text: str) -> int:
+        if self.getvalue():
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("mode", ["plain", "json"])
+def test_a_training_goes_on_when_nobody_reads_its_output_any_more(mode, tmp_path, capsys):
+    output = HeadOfAPipe()
+    run = vd.train("smoke", mode=mode, console=Screen(file=output), **tiny(tmp_path))
+    assert run.status == "finished"
+    assert run.folder.report_path.exists()
+    assert output.getvalue()
+    assert capsys.readouterr().err.count("Broken pipe") == 1
 
 
 def test_a_second_signal_stops_at_once_and_leaves_the_last_checkpoint(tmp_path, monkeypatch):

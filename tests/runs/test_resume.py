@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from dataclasses import replace
 
@@ -134,7 +135,7 @@ def test_a_run_whose_evaluation_failed_is_evaluated_when_it_is_resumed(tmp_path,
 
 
 @pytest.mark.parametrize("part", ["report.write_report", "images.write_images"])
-def test_a_report_that_cannot_be_written_is_a_warning(part, tmp_path, monkeypatch, capsys):
+def test_a_report_that_cannot_be_written_is_a_warning(part, tmp_path, monkeypatch, capsys, caplog):
     def fail(*arguments):
         raise OSError(28, "No space left on device")
 
@@ -146,6 +147,11 @@ def test_a_report_that_cannot_be_written_is_a_warning(part, tmp_path, monkeypatc
     assert "warning: the report or its images could not be written (OSError: [Errno 28] No space left" in told.err
     assert f"velodrome eval {run.path}" in told.err
     assert ("report: " in told.out) == run.folder.report_path.is_file() == part.startswith("images")
+    assert "Traceback" in run.folder.log_path.read_text()
+    caplog.clear()
+    vd.evaluate(run)
+    assert "warning: the report or its images" in capsys.readouterr().err
+    assert all(record.levelno < logging.WARNING for record in caplog.records)  # Python prints others where none logs
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, monkeypatch):

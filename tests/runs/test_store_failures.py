@@ -91,6 +91,15 @@ def lock(file: Path) -> sqlite3.Connection:
 # In mid-run
 
 
+def test_whatever_the_database_says_is_told_as_a_sentence_of_its_own(tmp_path, monkeypatch):
+    def refuse(*_) -> None:
+        raise StoreError("OperationalError: disk I/O error")
+
+    at_step(monkeypatch, 64, lambda: monkeypatch.setattr(SqlStore, "_write", refuse), "disk I/O error")
+    _, printed = trained(tmp_path)
+    assert "disk I/O error. The run's folder has all; enter it: " in printed
+
+
 def test_a_store_that_is_locked_to_the_end_is_told_once_and_caught_up_by_a_command(tmp_path, monkeypatch, capsys):
     locks: list[sqlite3.Connection] = []
     at_step(monkeypatch, 64, lambda: locks.append(lock(tmp_path / FILE_NAME)), "locked by another process")

@@ -248,6 +248,11 @@ def test_a_folder_is_for_one_loop_and_one_champion(root, feed, good_run, tmp_pat
         follow("another", feed, root=root, state=tmp_path / "state")
 
 
+def test_a_date_that_is_none_is_told_as_it_was_given(root, feed, tmp_path):
+    with pytest.raises(ConfigError, match=r"^since has the date 'yesterday'; write it as"):
+        follow("trading", feed, root=root, state=tmp_path, since="yesterday")
+
+
 def test_decisions_begin_at_a_date(root, feed, lines, tmp_path):
     moment = lines[40].split(",")[0]
     done = follow("trading", feed, root=root, state=tmp_path, since=moment)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
@@ -38,6 +38,7 @@ class Series(Summarised):
     volume: NDArray[np.float64]
     extra: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # further numeric columns of the file
     close_only: bool = False  # there were closes and nothing else: all four prices are the close
+    lasts: frozenset[str] = frozenset()  # extra columns that hold the last of several values: bars were made coarser
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "time", read_only(np.asarray(self.time, dtype=np.int64)))
@@ -122,3 +123,14 @@ class Bars(Summarised):
             if len(own)
         )
         return Summary(line, ("symbol", "bars", "days (UTC)", "first close", "last close"), rows, self.notes)
+
+
+def check_sums(sums: Collection[str], series: Mapping[str, Series]) -> None:
+    """Refuse a column to be summed in coarser bars that an instrument does not have besides prices and volume."""
+    for name in sums:
+        for symbol, own in series.items():
+            if name not in own.extra:
+                raise ConfigError(
+                    f"no column {name!r} to be summed in coarser bars; besides prices and volume {symbol} has "
+                    f"{', '.join(own.extra) or 'none'}.{did_you_mean(name, own.extra)}"
+                )

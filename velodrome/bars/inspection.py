@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from velodrome.bars.columns import ColumnMap, check_roles, map_columns
 from velodrome.bars.dataframes import describe_source, frame_tables, is_frame
 from velodrome.bars.files import Table, find_files, read_table, stem_of
-from velodrome.bars.frame import Bars, Series
+from velodrome.bars.frame import Bars, Series, check_sums
 from velodrome.bars.gaps import AUTO, check_max_gap, judge_gaps
 from velodrome.bars.makes.one_symbol import name_symbols, note_joined
 from velodrome.bars.rules import (
@@ -62,6 +62,7 @@ class Reading:
     columns: Mapping[str, str] | None = None
     adjust: bool = True
     max_gap: str | None = AUTO
+    sums: Collection[str] | None = None
 
     @property
     def requested(self) -> tuple[str, ...] | None:
@@ -145,7 +146,7 @@ def inspect_bars(source: Source, reading: Reading) -> Inspection:
     if not any(finding.severity == REFUSED for finding in findings):
         try:
             wanted = None if reading.timeframe is None else parse_timeframe(reading.timeframe)
-            common, sized = fit_timeframe(series, wanted, reading.timezone)
+            common, sized = fit_timeframe(series, wanted, reading.timezone, reading.sums or ())
             bars = Bars(sized, common.text, reading.timezone, where, notes=tuple(what_is_said(findings)))
         except DataError as error:
             findings.append(file_refusal(error, "", rule="bar size"))
@@ -228,7 +229,11 @@ def read_rows(table: Table, reading: Reading, findings: list[Finding]) -> list[S
     volume_column, extra = choose_volume(table, columns)
     if volume_column is not None:
         names["volume"] = volume_column
-    numbers = {name: parse_numbers(table.frame[names[name]], table.separator).value for name in names if name != "time"}
+    numbers = {
+        name: parse_numbers(table.frame[column], table.separator, short=name == "volume").value
+        for name, column in names.items()
+        if name != "time"
+    }
     numbers.setdefault("volume", np.zeros(len(table.frame)))
     if close_only:
         numbers |= dict.fromkeys(("open", "high", "low"), numbers["close"])
@@ -298,7 +303,7 @@ def choose_volume(table: Table, columns: ColumnMap) -> tuple[str | None, dict[st
     """
     if columns.volume is None:
         return None, columns.extra
-    traded = parse_numbers(table.frame[columns.volume], table.separator)
+    traded = parse_numbers(table.frame[columns.volume], table.separator, short=True)
     if not traded.unreadable.any() and np.isnan(traded.value).all():
         return None, columns.extra
     if columns.tick_volume is None or traded.unreadable.any() or np.any(traded.value != 0):
@@ -372,9 +377,10 @@ def joined(parts: list[SymbolRows]) -> SymbolRows:
 
 
 def fit_timeframe(
-    series: Mapping[str, Series], wanted: Timeframe | None, timezone: str
+    series: Mapping[str, Series], wanted: Timeframe | None, timezone: str, sums: Collection[str] = ()
 ) -> tuple[Timeframe, dict[str, Series]]:
     """Return the common bar size and the bars in it, resampled if a coarser one is wanted; refuse what cannot be."""
+    check_sums(sums, series)
     sizes = {symbol: infer_timeframe(bars.time) for symbol, bars in series.items()}
     if wanted is None:
         if len(set(sizes.values())) > 1:
@@ -401,7 +407,7 @@ def fit_timeframe(
                 f"timeframe={wanted.text!r} is no multiple of {symbol}'s bar size {size}: bars would cross its bins. "
                 f"Pass a multiple of {size.text!r}."
             )
-        fitted[symbol], _ = resample(bars, wanted, timezone)
+        fitted[symbol], _ = resample(bars, wanted, timezone, sums)
         if len(fitted[symbol]) < 2:
             raise DataError(
                 f"{symbol} has {len(fitted[symbol])} bar at timeframe={wanted.text!r}; at least 2 are needed. "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ def read_bars(
     columns: Mapping[str, str] | None = None,
     adjust: bool = True,
     max_gap: str | None = AUTO,
+    sums: Collection[str] | None = None,
 ) -> Bars:
     """Return the bars of a file (CSV, TSV, TXT, plain or .gz, or Parquet), of a folder of files, or of a frame.
 
@@ -46,6 +47,8 @@ def read_bars(
             splits and dividends are no jumps. False keeps prices as they are.
         max_gap: Longest time without a bar, such as "30d"; nights, weekends and holidays do not count. A longer hole is
             refused. "auto" is 90 days, or 10 bars if they are longer; None lets any pass.
+        sums: Further columns, by their names in `Series.extra`, of which coarser bars have the sum, such as the rate of
+            funding that each bar costs; the others keep their last value.
 
     Rows are sorted and equal rows counted once. A missing volume column becomes zeros; further numeric columns are kept
     in `Series.extra` under lower-case names with underscores (`Adj Close` becomes `adj_close`), gaps in them as NaN.
@@ -61,7 +64,7 @@ def read_bars(
     """
     from velodrome.bars.inspection import Reading, inspect_bars
 
-    reading = Reading(symbols, timeframe, timezone, day_first, columns, adjust, max_gap)
+    reading = Reading(symbols, timeframe, timezone, day_first, columns, adjust, max_gap, sums)
     inspection = inspect_bars(source, reading)
     if inspection.bars is None:
         refusals, more = inspection.refusals, ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from velodrome.bars.frame import BAR_COLUMNS, PRICE_COLUMNS, Series
@@ -32,6 +33,8 @@ TIME_ADVICE = {
 # Notes that stay with the bars, as `Bars.notes`.
 CLOSE_ONLY, ADJUSTED, FUTURE, JOINED = "close only", "adjusted prices", "in the future", "several files"
 RATIO_NOISE = 1e-12  # an adjusted close this near to the close is the close
+# From so many on, and so large a share of the rows, single wrong rows are not why rows have one time.
+MANY_CONFLICTS, CONFLICTS_SHARE = 10, 0.1
 TOLERANCE = 1e-9  # relative: a close this far above the high is rounding, and the high is widened
 
 
@@ -250,12 +253,34 @@ def judge_duplicates(rows: SymbolRows) -> list[Finding]:
             return f"the row for {moment(row)} stands in two files; the other is {place}"
         return f"the row for {moment(row)} stands in the file more than once"
 
-    advice = "Delete the wrong row. If clocks went back in that hour, export the file in UTC."
+    advice = _advice_on_conflicts(rows, order[differs])
     harmless = "Equal rows count once; nothing to do."
     return [
         rows.found(REFUSED, "conflicting rows", order[differs], column, tell_conflict, advice),
         rows.found(NOTE, "repeated rows", order[repeats & ~differs], "time", tell_repeated, harmless),
     ]
+
+
+def _advice_on_conflicts(rows: SymbolRows, at: NDArray[np.int64]) -> str:
+    """Say what to do about rows with one time: many of them are bars of several instruments, or lack a time of day."""
+    if len(at) < max(MANY_CONFLICTS, CONFLICTS_SHARE * len(rows)):
+        return "Delete the wrong row. If clocks went back in that hour, export the file in UTC."
+    own = rows.table == rows.table[at[0]]
+    table, known = rows.tables[rows.table[at[0]]], set(rows.names[rows.table[at[0]]].values())
+    times = pl.Series(rows.time[own])
+    texts = [
+        name for name, dtype in table.frame.schema.items() if dtype in (pl.String, pl.Categorical, pl.Enum, pl.Time)
+    ]
+    for column in (name for name in texts if name not in known):
+        values = table.frame[column][rows.index[own]].cast(pl.String)
+        tells_apart = pl.DataFrame([times.alias("time"), values.alias("value")]).n_unique() == len(times)
+        if tells_apart and values.str.contains(r"^\d{1,2}:\d{2}").all():
+            return f"Column {column!r} holds the time of day: call it 'time', and the one with the date 'date'."
+        if tells_apart and rows.from_name:
+            return f"If {column!r} says which instrument a row is of: columns={{'symbol': {column!r}}}."
+    instruments = "If the file holds several instruments, say which column names them: columns={'symbol': 'NAME'}. "
+    missing = "If times of day are missing, write date and time of day into one column."
+    return f"{instruments if rows.from_name else ''}{missing}"
 
 
 JUDGES = (judge_times, judge_future, judge_numbers, judge_shape, judge_closes, judge_duplicates)

@@ -8,6 +8,7 @@ clocks change has 23 or 25 hours.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import total_ordering
 from typing import TYPE_CHECKING, Any
@@ -190,11 +191,14 @@ def bin_edges(
     return start_of_local_day(local_start, timezone), start_of_local_day(local_end, timezone)
 
 
-def resample(series: Series, timeframe: str | Timeframe, timezone: str = "UTC") -> tuple[Series, NDArray[np.int64]]:
+def resample(
+    series: Series, timeframe: str | Timeframe, timezone: str = "UTC", sums: Collection[str] = ()
+) -> tuple[Series, NDArray[np.int64]]:
     """Return the bars of a coarser size, and the end of each one's bin (`close_time`, UTC nanoseconds).
 
     A bin [start, end) gives one bar at its start: first open, highest high, lowest low, last close, summed volume, and
-    the last value of each extra column. A bin without a row gives no bar. The bar is known in full at `close_time`.
+    the last value of each extra column, or its sum if it is named in `sums`. A bin without a row gives no bar. The bar
+    is known in full at `close_time`.
     Bars that are made of closes stay so: each has the last close of its bin and no other price.
     """
     timeframe = parse_timeframe(timeframe)
@@ -207,9 +211,13 @@ def resample(series: Series, timeframe: str | Timeframe, timezone: str = "UTC") 
     close = series.close[last]
     prices = (series.open[first], np.maximum.reduceat(series.high, first), np.minimum.reduceat(series.low, first))
     opened, high, low = (close, close, close) if series.close_only else prices
-    extra = {name: column[last] for name, column in series.extra.items()}
+    extra = {
+        name: np.add.reduceat(column, first) if name in sums else column[last] for name, column in series.extra.items()
+    }
+    several = len(first) < len(start)
+    lasts = series.lasts | (frozenset(extra) - frozenset(sums) if several else frozenset())
     volume = np.add.reduceat(series.volume, first)
-    return Series(start[first], opened, high, low, close, volume, extra, series.close_only), end[first]
+    return Series(start[first], opened, high, low, close, volume, extra, series.close_only, lasts), end[first]
 
 
 def without_gaps(series: Series, length: int) -> Series:

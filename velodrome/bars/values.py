@@ -1,6 +1,7 @@
 """Values as files write them: text to float64 numbers and to times in nanoseconds UTC.
 
-Numbers may have decimal commas, thousands separators and one of many spellings of a missing one.
+Numbers may have decimal commas, thousands separators and one of many spellings of a missing one; volumes may be short
+for thousands, millions, billions and trillions (587.78K, 1.2M).
 
 Times that are numbers are epochs, whose unit follows from their magnitude, or dates such as 20200131. Text is year
 first (2020-01-31, 2020.01.31, 20200131) or year last (31.01.2020, 31/01/2020, 01/31/2020), with or without a time of
@@ -23,6 +24,8 @@ from velodrome.bars.timeframe import start_of_local_day
 MISSING_SPELLINGS = ("", "nan", "null", "none", "na", "n/a", "#n/a", "<na>", "-", ".")
 THOUSANDS_COMMAS = r"^[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$"  # 1,234,567.89
 THOUSANDS_POINTS = r"^[+-]?\d{1,3}(?:\.\d{3})+(?:,\d+)?$"  # 1.234.567,89
+SHORT = r"(?i)^(.*\d)\s?([kmbt])$"  # 587.78K
+SHORT_UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 NUMBER = r"^[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?$"
 YEAR_FIRST = r"^(\d{4})[-./](\d{1,2})[-./](\d{1,2})"
 YEAR_LAST = r"^(\d{1,2})([-./])(\d{1,2})[-./](\d{4})"
@@ -57,8 +60,11 @@ class ParsedNumbers:
     unreadable: NDArray[np.bool_]
 
 
-def parse_numbers(column: pl.Series, separator: str | None) -> ParsedNumbers:
-    """Return the column as float64. In a file with semicolons between the fields a comma is the decimal sign."""
+def parse_numbers(column: pl.Series, separator: str | None, short: bool = False) -> ParsedNumbers:
+    """Return the column as float64. In a file with semicolons between the fields a comma is the decimal sign.
+
+    short: numbers may end in a letter that stands for their unit.
+    """
     dtype = column.dtype
     if dtype.is_numeric() or dtype == pl.Boolean:
         value = column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
@@ -70,7 +76,13 @@ def parse_numbers(column: pl.Series, separator: str | None) -> ParsedNumbers:
     if number.null_count() > text.null_count():
         text = text.str.strip_prefix("$")
         missing = text.is_null() | text.str.to_lowercase().is_in(MISSING_SPELLINGS)
+        parts = text.str.extract_groups(SHORT).struct.unnest() if short else None
+        if parts is not None:
+            text = parts["1"].fill_null(text)
         number = plain_decimals(text, separator).cast(pl.Float64, strict=False)
+        if parts is not None:
+            unit = parts["2"].str.to_lowercase().replace_strict(SHORT_UNITS, default=1.0, return_dtype=pl.Float64)
+            number = number * unit
         unreadable = (number.is_null() & ~missing).to_numpy()
     else:
         unreadable = np.zeros(len(number), np.bool_)

@@ -47,15 +47,26 @@ def run(arguments: Sequence[str]) -> int:
             exit_on_error=False,
             result_action="return_value",
         )
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has enough of it, such as `head`
+        _drop_output()
+        return PROBLEM_FOUND
     except CycloptsError:  # printed already
         return REFUSED
-    except KeyboardInterrupt:
-        sys.stderr.write("velodrome: interrupted\n")
+    except KeyboardInterrupt as error:  # which may say how to go on
+        sys.stderr.write(f"velodrome: interrupted{f'; {error}' if str(error) else ''}\n")
         return INTERRUPTED
     except VelodromeError as error:
         if debug:
             raise
         sys.stderr.write(f"{told_error(error)}\n")
+        return REFUSED
+    except OSError as error:
+        if debug:
+            raise
+        _drop_output()
+        told = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        sys.stderr.write(f"velodrome: the system refuses to read or write ({told}); {DEBUG_FLAG} shows where\n")
         return REFUSED
     if arguments[:1] == ["train"] and {"--help", "-h"} & set(arguments):
         from velodrome.runs.config.explain import WIDTH, help_text
@@ -63,6 +74,12 @@ def run(arguments: Sequence[str]) -> int:
         told = help_text(width=shutil.get_terminal_size((WIDTH, 24)).columns)
         sys.stdout.write(f"\nSettings, each with its default:\n\n{told}\n")
     return result if isinstance(result, int) else 0
+
+
+def _drop_output() -> None:
+    from velodrome.outside.screen import drop_output
+
+    drop_output(sys.stdout)
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ app = App(
     version=__version__,
     help="Reinforcement learning on thousands of environments at once.",
     help_epilogue=f"{DEBUG_FLAG}, anywhere, or {DEBUG_VARIABLE}=1 shows the traceback of an error.",
+    suppress_keyboard_interrupt=False,  # it is told: see `run`
 )
 data = App(name="data", help="Check price files; list the features that can be made of them.")
 bench = App(name="bench", help="Measure how fast environments run, and agents learn, on this machine.")

@@ -1,13 +1,16 @@
 """A terminal on which names are shown and never obeyed, and tables and prose that fit it.
 
-Control characters in names arrive escaped; no number of a table is ever cut, and no word of a sentence broken.
+Control characters in names arrive escaped; no number of a table is ever cut, and no word of a sentence broken. What is
+worth more than its output goes on without (`lasting`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -31,6 +34,10 @@ class Screen(Console):
         for part in super().render(renderable, options):
             yield part if part.control or part.text.isprintable() else Segment(printable(part.text), part.style)
 
+    def on_broken_pipe(self) -> None:
+        """Leave the decision to the caller; rich would end the program, whatever it is about to save."""
+        raise
+
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
         """Print as rich does. What is not to be broken into lines is, in a terminal, broken between words.
 
@@ -39,6 +46,59 @@ class Screen(Console):
         if soft_wrap and self.is_terminal:
             objects = tuple(wrapped(each, self.width) if isinstance(each, str) else each for each in objects)
         super().print(*objects, soft_wrap=soft_wrap, **options)
+
+
+class Lasting:
+    """A file for output that nobody must read: once it cannot be written, what comes is dropped, which `tell` is told.
+
+    A closed pipe, a full disk or a terminal that is gone is no reason to lose what a program has worked for.
+    """
+
+    def __init__(self, file: Any, tell: Callable[[OSError], None]) -> None:
+        self._file, self._tell, self._lost = file, tell, False
+
+    def write(self, text: str) -> int:
+        """Write a text, if that can be done."""
+        self._attempt(self._file.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what was kept back, if that can be done."""
+        self._attempt(self._file.flush)
+
+    def _attempt(self, action: Callable[..., Any], *arguments: Any) -> None:
+        if self._lost:
+            return
+        try:
+            action(*arguments)
+        except OSError as error:
+            self._lost = True
+            drop_output(self._file)
+            self._tell(error)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whether it is a terminal, its encoding and the like are those of the file."""
+        return getattr(self._file, name)
+
+
+def drop_output(file: Any) -> None:
+    """Let what a file still holds, and all that follows, go nowhere: Python would complain of it when it ends."""
+    with contextlib.suppress(OSError, ValueError):  # a file of Python's own has no number
+        number = file.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
+def lasting(console: Console, tell: Callable[[OSError], None]) -> Iterator[None]:
+    """Let a console go on when its output cannot be written any more; `tell` is told that, once."""
+    before = console.file
+    console.file = Lasting(before, tell)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        console.file = before
 
 
 def wrapped(text: str, width: int) -> str:

@@ -115,7 +115,8 @@ def evaluate(
         try:
             _write_report(run, evaluation, metrics)
         except Exception as error:  # the result is none the worse for it
-            log.exception("the report of %s could not be written", run.path.name)
+            # For log.txt; in a terminal, where nothing is logged, what follows says it without a traceback.
+            log.info("the report of %s could not be written", run.path.name, exc_info=True)
             told = f"{type(error).__name__}: {error}".rstrip(": ")
             tell(
                 f"warning: the report or its images could not be written ({told}). The result is complete, in "

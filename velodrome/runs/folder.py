@@ -154,7 +154,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, run: Path | str, root: Path | str = "runs") -> RunFolder:
-        """Find a run by its path, its id, its folder's name, the unique start of either, or 'latest'."""
+        """Find a run by its path, its id, its folder's name, its own, the unique start of those, or 'latest'."""
         given = _given(run)
         if (given / INFORMATION).is_file():
             return cls._read(given)
@@ -431,13 +431,17 @@ def run_folders(root: Path | str) -> list[RunFolder]:
 
 
 def choose_run(text: str, candidates: Sequence[Candidate], place: str) -> Candidate:
-    """Return the run that a person means by its id, its title, the unique start of either, or 'latest'."""
+    """Return the run that a person means by its id, its title, its name, the unique start of those, or 'latest'.
+
+    A whole name goes before starts of others: that of a group of seeds is the start of its members'.
+    """
     if not candidates:
         raise RunError(f"no run {text!r}: there are no runs {place}. Train one first: velodrome train")
     newest_first = sorted(candidates, key=lambda run: (run.created, run.title), reverse=True)
     if text == LATEST:
         return next((run for run in newest_first if not FOLD.match(run.title)), newest_first[0])
     exact = [run for run in candidates if text in (run.id, run.title)]
+    exact = exact or [run for run in candidates if run.name == text]
     if len(exact) == 1:
         return exact[0]
     started = [run for run in newest_first if text and (run.id.startswith(text) or run.title.startswith(text))]

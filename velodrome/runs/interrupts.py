@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGUSR1 as a request to stop: what was learnt is saved first."""
+"""Ctrl-C, SIGTERM, SIGUSR1 and a terminal that is closed as a request to stop: what was learnt is saved first."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from velodrome.runs.folder import LEASE
 from velodrome.vector.cores import is_rank
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # the last is what Slurm sends before a machine is taken away
+HANGUP = signal.SIGHUP  # the terminal was closed, or the connection to it was lost
 
 
 class Interrupted(KeyboardInterrupt):
@@ -22,7 +23,8 @@ class Interrupts:
     """While open, the first signal sets `requested`; a second one interrupts, once what is being saved is saved.
 
     Under a service, or torchrun, a second one changes nothing: a cluster sends the same signal to every process, and a
-    service passes on what it receives. It ends itself whoever does not stop in time.
+    service passes on what it receives. It ends itself whoever does not stop in time. So does a terminal that is closed:
+    the system and the shell both send the signal. Where it is ignored (nohup) it stays ignored.
     """
 
     def __init__(self) -> None:
@@ -32,7 +34,8 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         # Only the main thread may set what a signal does; in another thread signals keep their meaning.
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+            hangup = () if signal.getsignal(HANGUP) == signal.SIG_IGN else (HANGUP,)
+            self._before = {number: signal.signal(number, self._receive) for number in (*SIGNALS, *hangup)}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -40,6 +43,6 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and LEASE not in os.environ and not is_rank():
+        if self.requested and number != HANGUP and LEASE not in os.environ and not is_rank():
             raise KeyboardInterrupt
         self.requested = True

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from velodrome.errors import MetricsError, OutOfMemoryError, VelodromeError
-from velodrome.outside.screen import Screen
+from velodrome.outside.screen import Screen, lasting
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import health, setup
 from velodrome.runs.bucket.place import publish
@@ -100,7 +100,7 @@ class Session:
         self.mode = mode or choose_mode(self.console)
         self.evaluates = evaluate
         folder = self.run.folder
-        with folder.lock(), folder.write_log():
+        with folder.lock(), folder.write_log(), lasting(self.console, self._output_ended):
             last = checkpoints.latest_checkpoint(folder.path)
             if self.run.noted_status == "finished" and self._is_done(last):
                 publish(folder.path)  # of which something may not have been sent
@@ -129,6 +129,12 @@ class Session:
                     self._warn(lacking)
         return self.run
 
+    def _output_ended(self, error: OSError) -> None:
+        """Tell, where that may still be read, that nobody reads what is printed any more."""
+        told = f"what is printed cannot be written any more ({error.strerror}); the training goes on, as log.txt says"
+        log.warning("%s", told)
+        _print_warning(Screen(stderr=True), told)
+
     def _note(self, status: str, error: str = "") -> None:
         """Let the run's folder say how far it is."""
         self.run.folder.note_state(RunState(status, time.time(), error, self.run.config.hash))
@@ -137,8 +143,7 @@ class Session:
     def _warn(self, text: str) -> None:
         """Tell what must not be missed in any mode, where it does not get between what other programs read."""
         log.warning("%s", text)
-        console = self.console if self.mode in ("live", "plain") else Console(stderr=True)
-        console.print(f"warning: {text}", markup=False, highlight=False, soft_wrap=True)
+        _print_warning(self.console if self.mode in ("live", "plain") else Screen(stderr=True), text)
 
     def _is_done(self, last: Path | None) -> bool:
         """Return whether a run that has finished has done all that it is told. last: its last checkpoint."""
@@ -514,11 +519,18 @@ class Session:
     # How it ended
 
     def _record_failure(self, error: BaseException) -> None:
-        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        status, why = "failed", str(error)
+        if isinstance(error, KeyboardInterrupt):  # at once: by a second signal, or during the evaluation
+            status, error.args = "interrupted", (f"continue with: {self.run.resume_command}",)
         try:
-            self._note(status, str(error))
+            self._note(status, why)
         except (VelodromeError, OSError) as problem:  # a disk too full for a checkpoint is too full for this as well
             log.error("the folder does not say that the run %s: %s", status, problem)
+
+
+def _print_warning(console: Console, text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody may be there to read it
+        console.print(f"warning: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _due(before: int, steps: int, every: int | None) -> bool:

@@ -57,6 +57,8 @@ def build_market(
         instruments together or, with per_instrument=True, on each by itself. `clip` bounds the scaled values.
     scalers: those of another market, applied as they are instead of fitting any.
     leak_seconds: longest time for the leak check of features that are functions. It ends earlier when all is proven.
+    sums: further columns of the data of which coarser bars have the sum, such as the rate of funding that each bar
+        costs; the others keep their last value.
     """
     prepared = _prepared(Choices(as_bars(bars), Alone(session), features, windows, timeframe, **options), check_leaks)
     choices = prepared.choices
@@ -76,6 +78,7 @@ def build_market(
     return Market(
         **_content(prepared, arrays, chosen, {"columns": columns}),
         feature_names=tuple(rows.names for rows in prepared.stretches[0].windows),
+        lasts=frozenset().union(*(series.lasts for series in every)),
         optimum=_optimum(prepared, "instrument"),
         name=name or (symbols[0] if len(symbols) == 1 else "market"),
     )

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from velodrome.bars.frame import Bars
+from velodrome.bars.frame import Bars, check_sums
 from velodrome.bars.timeframe import Timeframe, parse_timeframe
 from velodrome.errors import ConfigError, DataError
 from velodrome.tables.features.clock import session_gap
@@ -71,6 +71,7 @@ class Choices:
     clip: float | None = None
     per_instrument: bool = False
     leak_seconds: float = 20.0
+    sums: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         check_kind(self.scaler, self.clip)
@@ -82,6 +83,7 @@ class Choices:
         if not self.bars.symbols or any(len(series) == 0 for series in self.bars.series.values()):
             where = self.bars.source or "no source"
             raise DataError(f"there are no bars to build a market of ({where}); read some first.")
+        check_sums(self.sums or (), self.bars.series)
 
     @property
     def on_grid(self) -> bool:

@@ -136,3 +136,4 @@ class Market(WindowedRows):
     atr: NDArray[np.float64]  # [T] average true range over 14 bars, in price units, known when the bar closed
     session_last: NDArray[np.uint8]  # [T] 1 on the last bar of its session
     columns: Mapping[str, NDArray[np.float64]]  # further columns of the data by name, [T] each (funding rates …)
+    lasts: frozenset[str] = frozenset()  # those of them that hold the last of several values: bars were made coarser

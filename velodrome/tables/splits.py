@@ -143,8 +143,8 @@ def _interval(name: str, value: Any, timezone: str) -> tuple[int, int]:
             "where to is not part of it and None leaves a side open, or a list of several such pairs."
         )
     limits = np.iinfo(np.int64)
-    since = limits.min if value[0] is None else moment_nanoseconds(value[0], timezone, name)
-    until = limits.max if value[1] is None else moment_nanoseconds(value[1], timezone, name)
+    since = limits.min if value[0] is None else moment_nanoseconds(value[0], timezone, f"split {name!r}")
+    until = limits.max if value[1] is None else moment_nanoseconds(value[1], timezone, f"split {name!r}")
     if since >= until:
         raise ConfigError(
             f"split {name!r} runs from {value[0]} to {value[1]}; its end must be later than its beginning."
@@ -152,21 +152,22 @@ def _interval(name: str, value: Any, timezone: str) -> tuple[int, int]:
     return int(since), int(until)
 
 
-def moment_nanoseconds(moment: Moment, timezone: str, name: str) -> int:
-    """Return a moment as nanoseconds UTC; dates and times without a zone are in that of the bars."""
+def moment_nanoseconds(moment: Moment, timezone: str, owner: str) -> int:
+    """Return a moment as nanoseconds UTC; dates and times without a zone are in that of the bars.
+
+    owner: what the moment was given for, in words.
+    """
     if isinstance(moment, np.datetime64):
         return int(moment.astype("datetime64[ns]").astype(np.int64))
     if isinstance(moment, str):
         try:
             moment = datetime.datetime.fromisoformat(moment)
         except ValueError as error:
-            raise ConfigError(
-                f"split {name!r} has the date {moment!r}; write it as '2022-01-31' or with a time."
-            ) from error
+            raise ConfigError(f"{owner} has the date {moment!r}; write it as '2022-01-31' or with a time.") from error
     if isinstance(moment, datetime.date) and not isinstance(moment, datetime.datetime):
         moment = datetime.datetime(moment.year, moment.month, moment.day)
     if not isinstance(moment, datetime.datetime):
-        raise ConfigError(f"split {name!r} has the date {moment!r}; give a text, a datetime or None.")
+        raise ConfigError(f"{owner} has the date {moment!r}; give a text, a datetime or None.")
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC if timezone == "UTC" else time_zone(timezone))
     since = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -116,7 +116,7 @@ def make_timeline(source: Series, choices: Choices, timeframe: Timeframe, until:
     known = np.maximum.accumulate(closed)
     if timeframe == choices.source:
         return Timeline(source, closed, np.arange(len(source)), known)
-    series, close_time = resample(source, timeframe, choices.bars.timezone)
+    series, close_time = resample(source, timeframe, choices.bars.timezone, choices.sums or ())
     complete = int(np.searchsorted(close_time, until, side="right"))
     close_time = close_time[:complete]
     last_source = np.searchsorted(source.time, close_time) - 1

@@ -276,6 +276,25 @@ def test_a_missing_funding_column_suggests_the_nearest(market):
         trading_world(bare, funding_column="funding_rate")
 
 
+def test_funding_of_coarser_bars_is_that_of_all_bars_in_them():
+    """A rate that only every second hour has, not the last of two: all of it is paid, or nothing is played."""
+    made = vd.synthetic_bars("gbm", 240, timeframe="1h")
+    (symbol,) = made.symbols
+    rate = np.where(np.arange(240) % 2 == 0, 1e-4, 0.0)
+    bars = dataclasses.replace(made, series={symbol: dataclasses.replace(made[symbol], extra={"rate": rate})})
+    options = {"features": ["log_return"], "windows": 4, "splits": {}, "scaler": "none"}
+    fine = vd.build_market(bars, **options)
+    assert trading_world(fine, funding_column="rate").tables.funding.sum() == pytest.approx(120e-4)
+    coarse = vd.build_market(bars, timeframe="2h", sums=["rate"], **options)
+    assert trading_world(coarse, funding_column="rate").tables.funding.sum() == pytest.approx(120e-4)
+    last = vd.build_market(bars, timeframe="2h", **options)
+    assert last.columns["rate"].sum() == 0.0
+    with pytest.raises(ConfigError, match=r"funding_column = 'rate': the bars of 2h were made of finer ones.*sums="):
+        trading_world(last, funding_column="rate")
+    with pytest.raises(ConfigError, match=r"no column 'rat' to be summed.*Did you mean 'rate'\?"):
+        vd.build_market(bars, timeframe="2h", sums=["rat"], **options)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_funding_column_with_gaps_is_refused(market, bad):
     rates = market.columns["funding_rate"].copy()

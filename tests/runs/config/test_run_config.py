@@ -126,6 +126,20 @@ def price_folder(tmp_path):
     return folder
 
 
+def test_runs_sum_the_column_of_the_funding_in_coarser_bars(price_folder):
+    for file in price_folder.iterdir():
+        pl.read_csv(file).with_columns(rate=pl.lit(1e-4)).write_csv(file)
+    words = [f"market.source={price_folder}", "market.windows=4", "market.timeframe=3m", "check_leaks=false"]
+    config = load_run_config(None, [*words, "params.funding_column=rate"])
+    assert config.market.sums == ("rate",)
+    assert config.market.build().columns["rate"] == pytest.approx(3e-4)
+    bars = vd.read_bars(price_folder, timeframe="3m", sums=["rate"])
+    assert bars["AAA"].extra["rate"] == pytest.approx(3e-4)
+    assert (bars["AAA"].lasts, vd.read_bars(price_folder, timeframe="3m")["AAA"].lasts) == (set(), {"rate"})
+    assert load_run_config(None, words).market.sums is None
+    assert load_run_config(None, words).hash != config.hash
+
+
 def test_a_market_of_files_takes_symbols_timeframe_windows_and_splits(price_folder):
     config = load_run_config(
         None,

@@ -114,6 +114,12 @@ def _funding(market: Market, config: TradingConfig) -> np.ndarray:
             f"funding_column = {name!r}: the market has no such column; there are {', '.join(legal) or 'none'}."
             f"{did_you_mean(name, legal)}"
         )
+    if name in market.lasts:
+        raise ConfigError(
+            f"funding_column = {name!r}: the bars of {market.timeframe} were made of finer ones, and have the last of "
+            f"their rates, not what all of them cost. Give sums=[{name!r}] where they are made coarser: to "
+            "build_market or read_bars (market.sums of a run does so by itself)."
+        )
     if not np.isfinite(market.columns[name]).all():
         raise ConfigError(f"funding_column = {name!r} has NaN or infinite values; fill them in the data")
     return market.columns[name]

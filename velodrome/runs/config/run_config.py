@@ -26,7 +26,7 @@ NOT_IN_HASH = ("name", "checkpoint", "logging", "resources")
 LATER = (
     *("augment", "weight_decay", "kl_penalty", "layer_norm", "dropout", "averaged", "patience", "folds", "shorten"),
     *("share", "fewest", "teacher", "critic_first", "average_weights", "official", "entropy_schedule"),
-    *("bars", "margin", "rounds"),
+    *("bars", "margin", "rounds", "sums"),
 )
 OF_MARKETS = ("evaluation.split", "evaluation.final_split", "evaluation.folds")
 # Other spellings of fields; on a command line the last part of any key will do.
@@ -142,6 +142,10 @@ class RunConfig(Section):
                 "while it shares its layers with the policy. Set ppo.critic_first = 0, or network.shared = false."
             )
         self._check_backend()
+        funding = self.params.get("funding_column")
+        if funding is not None and self.market.sums is None and self.market.timeframe and not self.market.is_synthetic:
+            # Holding a position through a longer bar costs what it costs through all bars in it.
+            object.__setattr__(self, "market", self.market.model_copy(update={"sums": (funding,)}))
         if self.episodes is not None and "steps" not in self.model_fields_set:
             object.__setattr__(self, "steps", self._steps_of_episodes())
         length, vector = getattr(self.learner, "rollout_length", 1), self.vector

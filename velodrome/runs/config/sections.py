@@ -4,6 +4,7 @@ market, augment, teacher."""
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -49,7 +50,10 @@ def _text(value: Any) -> Any:
 
 
 Text = Annotated[str, BeforeValidator(_text)]  # may be given as a path or a date
-Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: (names,) if isinstance(names, str) else names)]
+# One name, several between commas, or a list, in which a name may have a comma itself.
+Names = Annotated[
+    tuple[str, ...], BeforeValidator(lambda names: re.split(r"\s*,\s*", names) if isinstance(names, str) else names)
+]
 
 
 class CheckpointConfig(Section):
@@ -259,9 +263,16 @@ class MarketConfig(Section):
         "when a training begins, shorten windows to the latest rows from which a regression best foresees the next "
         "return, by walk-forward inside the training split",
     )
+    sums: Names | None = setting(
+        None,
+        "columns besides prices and volume of which bars that are made coarser have the sum; the others keep their "
+        "last value; null: the one that params.funding_column names",
+        legal="list of names, or null",
+    )
     splits: dict[str, float] | dict[str, Dates | list[Dates]] = setting(
         {"train": 0.7, "validation": 0.15, "test": 0.15},
-        "parts of the data in order of time; the agent learns on train, and scalers are fitted on it",
+        "parts of the data in order of time (the second of two dates is left out, so that the next part may begin "
+        "there); the agent learns on train, and scalers are fitted on it",
         legal="{name: fraction}, or {name: [from, to]} with dates, null for an open side, or a list of such pairs",
     )
     embargo: int = setting(0, "bars left out at the beginning of every split but the earliest", ge=0)
@@ -334,7 +345,7 @@ class MarketConfig(Section):
         """Return the choices that a market and a basket share."""
         names = (
             *("features", "windows", "splits", "embargo", "scaler", "clip", "per_instrument"),
-            *("check_leaks", "leak_seconds"),
+            *("check_leaks", "leak_seconds", "sums"),
         )
         # A built-in process makes bars of this timeframe; bars from files stay as they are for finer windows.
         timeframe = None if self.is_synthetic else self.timeframe

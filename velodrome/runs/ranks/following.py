@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from velodrome.runs import setup
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.interrupts import SIGNALS
+from velodrome.runs.interrupts import HANGUP, SIGNALS
 from velodrome.runs.ranks.launch import forget
 from velodrome.runs.trained import Run
 from velodrome.vector.cores import is_rank
@@ -30,7 +30,8 @@ def follow(ranks: Ranks, market: Any) -> Path:
     from velodrome.learn.leader import lead, obey
 
     if threading.current_thread() is threading.main_thread():
-        for number in SIGNALS:  # Ctrl-C reaches all processes: the first rank saves, and tells the others to stop
+        # Ctrl-C and the like reach all processes: the first rank saves, and tells the others to stop.
+        for number in (*SIGNALS, HANGUP):
             signal.signal(number, signal.SIG_IGN)
     built: tuple[Any, Any] = (None, None)  # the last market, and what it was built from
     while not isinstance(told := ranks.sent(), Path):

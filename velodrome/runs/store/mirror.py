@@ -84,10 +84,9 @@ class StoreMirror:
         with self._changed:
             if self._done and self.problem is None:
                 return None
-            why = self.problem or f"{self.place}: has not answered for {seconds:g} seconds."
-        told = (
-            f"the store lacks rows of {self.folder.path.name}: {why} The run's folder has all; enter it: {self.command}"
-        )
+            why = self.problem or f"{self.place}: has not answered for {seconds:g} seconds"
+        lacking = f"the store lacks rows of {self.folder.path.name}: {sentence(why)}"
+        told = f"{lacking} The run's folder has all; enter it: {self.command}"
         log.warning("%s", told)
         return told
 

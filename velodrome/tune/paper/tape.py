@@ -145,7 +145,9 @@ def _line(symbol: str, series: Series, row: int) -> str:
 
 
 def _joined(one: Series, other: Series) -> Series:
-    columns = {name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in ("time", *VALUES)}
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in ("time", *VALUES)
+    }
     missing = np.full(len(other), math.nan)
     extra = {name: np.concatenate([column, other.extra.get(name, missing)]) for name, column in one.extra.items()}
     return Series(**columns, extra=extra, close_only=one.close_only)
