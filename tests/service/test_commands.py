@@ -105,6 +105,7 @@ def test_without_a_queue_it_is_said_how_to_begin(runs, capsys):
         (["jobs", "show", "nope"], "no job 'nope' among 1. List them: velodrome jobs list"),
         (["jobs", "pause"], "name a job to pause"),
         (["jobs", "list", "--status", "done"], "status 'done': a job is waiting, running,"),
+        (["jobs", "priority", "latest", str(10**30)], "-1,000,000 … 1,000,000 are legal"),
         (["serve", "--no-dashboard", "--cores", "0"], "cores = 0: a budget is 1 or more"),
         (["serve", "--no-dashboard", "--memory", "much"], "memory much: a size is a number of bytes"),
     ],
@@ -118,6 +119,8 @@ def test_what_cannot_be_done_is_said_in_a_sentence(submitted, command, said, cap
     [
         (("--cores", "99"), "this training can never begin: it needs 99 cores, and the budget has"),
         (("--cores", "0"), "cores = 0: a training needs more than none"),
+        (("--stall-seconds", "nan"), "stall_seconds = nan: a training needs more than none"),
+        (("--priority", str(10**30)), "-1,000,000 … 1,000,000 are legal"),
         (("--memory", "9999TB"), "this training can never begin: it needs"),
         (("--owner", ""), "an owner is 1 to 100 characters"),
         (("stpes=3",), "stpes"),

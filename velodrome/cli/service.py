@@ -12,7 +12,18 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from velodrome.cli.shared import INTERRUPTED, PROBLEM_FOUND, Flag, Words, app, console, jobs, print_json, split_words
+from velodrome.cli.shared import (
+    INTERRUPTED,
+    PROBLEM_FOUND,
+    REFUSED,
+    Flag,
+    Words,
+    app,
+    console,
+    jobs,
+    print_json,
+    split_words,
+)
 from velodrome.cli.trained_runs import Place
 from velodrome.cli.training import split_source
 from velodrome.errors import ConfigError
@@ -367,9 +378,11 @@ def serve(
     where = {"executor": executor, "address": address, "policy": policy}
     if no_dashboard:
         return _serve_alone(place, budget, where, until_empty, trust)
+    usual = {"executor": "local", "policy": "fair"}
+    given = {name: value for name, value in (budget | where).items() if value not in (None, usual.get(name))}
     about = {"host": host, "prefix": prefix.rstrip("/"), "remote": allow_remote, "benchmarks": _results(benchmarks)}
     about |= {"allowed_hosts": split_words(allow_host) or ()}
-    words = [f"--{name.replace('_', '-')}={value}" for name, value in (budget | where).items() if value is not None]
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     words += [*(["--until-empty"] if until_empty else []), *(["--trust"] if trust else [])]
     return _serve_both(place, about, port, words, link, no_open)
 
@@ -427,10 +440,13 @@ def _serve_both(
             scheduler = Scheduler([*flags, *words], tell)
         tell(f"dashboard: {link_of(settings)}")
         if runs_already:
-            tell("a scheduler runs on this store already; it stays when the dashboard ends")
+            ignored = f", and {' '.join(words)} {'has' if len(words) == 1 else 'have'} no effect on it" if words else ""
+            tell(f"a scheduler runs on this store already; it stays when the dashboard ends{ignored}")
         if not no_open and sys.stdout.isatty():
             open_browser(link_of(settings))
-        return INTERRUPTED if serve_pages(settings, at, scheduler, tell) else 0
+        interrupted = serve_pages(settings, at, scheduler, tell)
+        refused = scheduler is not None and scheduler.was_refused
+        return INTERRUPTED if interrupted else REFUSED if refused else 0
 
 
 def _serve_alone(place: Place, budget: dict[str, Any], where: dict[str, Any], until_empty: bool, trust: bool) -> int:

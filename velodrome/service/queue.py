@@ -15,7 +15,7 @@ from velodrome.errors import JobError, LeaseLostError, did_you_mean
 from velodrome.runs.store.fence import RUNNING
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore
-from velodrome.service.job import ENDS, FIELDS, OVER, Job, pause_before
+from velodrome.service.job import ENDS, FIELDS, OVER, Job, legal_priority, pause_before
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
@@ -211,10 +211,12 @@ class Queue:
     def set_priority(self, job: str, priority: int) -> Job:
         """Say how early a job begins: higher ones first."""
 
+        value = legal_priority(priority)
+
         def ask(connection: Connection, found: Job) -> None:
             if found.status in OVER:
                 raise self._refusal(found)
-            self._change(connection, found.id, priority=int(priority))
+            self._change(connection, found.id, priority=value)
             self._note(connection, "priority", found.id, str(priority))
 
         return self._with(job, ask)

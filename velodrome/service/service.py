@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from velodrome.runs.together.processes import can_be_apart
 from velodrome.runs.trained import Run, check_source, run_name
 from velodrome.service.budget import Budget, why_never
 from velodrome.service.executor import Executor, LocalExecutor
-from velodrome.service.job import GPU_MEMORY, MEMORY, STALL_SECONDS, STATUSES, Job, read_bytes
+from velodrome.service.job import GPU_MEMORY, MEMORY, STALL_SECONDS, STATUSES, Job, legal_priority, read_bytes
 from velodrome.service.queue import Event, Queue
 from velodrome.service.scheduler import Patience, Scheduler
 from velodrome.service.worker.task import folder_of, output_of
@@ -141,9 +142,10 @@ class AgentTrainingService:
 
         about: `id`, `study` and `trial`, of a trial's training.
         """
-        if cores < 1 or stall_seconds <= 0:
-            given = f"cores = {cores}" if cores < 1 else f"stall_seconds = {stall_seconds:g}"
-            raise ConfigError(f"{given}: a training needs more than none.")
+        if cores < 1:
+            raise ConfigError(f"cores = {cores}: a training needs more than none.")
+        if not 0.0 < stall_seconds < math.inf:
+            raise ConfigError(f"stall_seconds = {stall_seconds:g}: a training needs more than none, and an end to it.")
         needs_gpu = self._needs_gpu(chosen)
         identity, now, name = about.pop("id", None) or new_identity(), time.time(), run_name(chosen)
         job = Job(
@@ -155,7 +157,7 @@ class AgentTrainingService:
             folder_name(name, now, identity),
             created=now,
             updated=now,
-            priority=int(priority),
+            priority=legal_priority(priority),
             evaluate=evaluate,
             cores=cores,
             envs=self._envs(chosen, 1 if needs_gpu else cores),
