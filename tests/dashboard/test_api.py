@@ -574,6 +574,31 @@ def test_top_shows_the_return_of_an_account_in_per_cent_and_sums_of_rewards_as_n
     assert [_live(live(client.site, identity * 8)) for identity in "ab"] == ["+1.08%", "896.2"]
 
 
+def test_an_address_that_is_none_is_answered_in_words_of_whoever_asks(served):
+    browser = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for path in ("/foo/bar", "/runs/"):
+        found = served.ask("GET", path, headers=browser)
+        assert (found.status, found.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert b"<main" in found.body  # the pages' own script says what is there
+        assert served.ask("GET", path).json["error"]["message"] == "there is nothing at this address."
+    assert served.ask("GET", "/api/foo", headers=browser).json["error"]["status"] == 404
+
+
+def test_a_result_has_its_baseline_however_many_agents_it_is_of(tmp_path):
+    from velodrome.dashboard.index import RunLine, _baseline
+
+    lines = []
+    for name in ("test-best-512", "test-best-12-agents-512", "test-best-ensemble-of-2-512", "test"):
+        home = tmp_path / name / "evaluation"
+        home.mkdir(parents=True)
+        rows = [{"name": "return", "baselines": {"buy_and_hold": 0.25}}]
+        (home / f"{name}.json").write_text(json.dumps({"rows": rows}))
+        about = {"split": "test", "checkpoint": "best", "step": 512, "metric": "return"}
+        told = ("a" * 8, name, home.parent, "trading", "ppo", 0, "finished", "finished", 1, 1, 0.0, 0.0, "", "", "test")
+        lines.append(RunLine(*told, result=about))
+    assert [_baseline(line)["value"] for line in lines] == [0.25] * 4
+
+
 def test_top_fits_80_columns_and_shows_names_as_text(served):
     from rich.console import Console
 

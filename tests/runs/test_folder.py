@@ -286,3 +286,12 @@ def test_the_latest_run_is_no_fold_of_a_walk_forward():
     runs = [Candidate("a1", "trading-20260101-101500-a1", 1.0), Candidate("b2", "fold-2-of-3-trading-x-b2", 2.0)]
     assert choose_run("latest", runs, "here").id == "a1"
     assert choose_run("latest", runs[1:], "here").id == "b2"
+
+
+def test_the_name_of_a_group_means_the_group_and_not_its_members():
+    titles = ("five-20260101-000000-aaaaaaaa", "five-seed-0-20260101-000001-bbbbbbbb", "six-20260101-000002-cccccccc")
+    runs = [Candidate(title[-8:], title, float(place)) for place, title in enumerate(titles)]
+    assert choose_run("five", runs, "here").id == "aaaaaaaa"
+    again = Candidate("dddddddd", "five-20260102-000000-dddddddd", 9.0)
+    with pytest.raises(RunError, match="'five' is the start of 2 runs here"):
+        choose_run("five", [*runs, again], "here")

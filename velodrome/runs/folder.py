@@ -431,7 +431,7 @@ def run_folders(root: Path | str) -> list[RunFolder]:
 
 
 def choose_run(text: str, candidates: Sequence[Candidate], place: str) -> Candidate:
-    """Return the run that a person means by its id, its title, the unique start of either, or 'latest'."""
+    """Return the run that a person means by its id, its title, the unique start of either, its name, or 'latest'."""
     if not candidates:
         raise RunError(f"no run {text!r}: there are no runs {place}. Train one first: velodrome train")
     newest_first = sorted(candidates, key=lambda run: (run.created, run.title), reverse=True)
@@ -441,6 +441,8 @@ def choose_run(text: str, candidates: Sequence[Candidate], place: str) -> Candid
     if len(exact) == 1:
         return exact[0]
     started = [run for run in newest_first if text and (run.id.startswith(text) or run.title.startswith(text))]
+    # The names of a group's members begin with that of the group.
+    started = [run for run in started if run.name == text] or started
     if len(started) == 1:
         return started[0]
     if started:

@@ -74,6 +74,24 @@ def test_charts_of_a_run_are_drawn(visitor, lab):
     assert visitor.share(".candles.second", "loss") > 0.0005, "the second pane"
 
 
+def test_marks_of_an_axis_are_told_apart_and_none_is_rounded(visitor):
+    marks = """async ([values, kind, step]) => {
+        const { mark } = await import(new URL('static/core/format.js', document.baseURI));
+        return values.map((value) => mark(value, kind, step));
+    }"""
+    page = visitor.see("")
+
+    def told(*asked):
+        return page.evaluate(marks, list(asked))
+
+    assert told([0.0025, 0.005, 0.0075], "number", 0.0025) == ["0.0025", "0.0050", "0.0075"]
+    assert told([-0.025, 0.05, 0.1], "percent", 0.025) == ["−2.5%", "5.0%", "10.0%"]
+    assert told([0, 0.5, 1], "percent", 0.5) == ["0%", "50%", "100%"]
+    assert told([0, 500_000, 1_000_000], "steps", 500_000) == ["0", "500 k", "1.00 M"]
+    assert told([1_000_000, 1_002_500], "steps", 2_500) == ["1.0000 M", "1.0025 M"]
+    assert told([100_000, 100_500], "rate", 500) == ["100.0 k/s", "100.5 k/s"]
+
+
 def test_figures_have_the_units_of_what_was_trained(visitor):
     """A return is a share where there is an account, else a sum of rewards; only discrete actions have shares."""
     kinds = """async names => Object.fromEntries(

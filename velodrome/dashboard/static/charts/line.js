@@ -167,7 +167,7 @@ export class LineChart {
           values: (_, splits, __, ___, step) =>
             isTime
               ? timeMarks(splits, step, this.kindX === "market")
-              : splits.map((value) => (this.kindX === "steps" ? short(value) : mark(value, "number", step))),
+              : splits.map((value) => mark(value, this.kindX === "steps" ? "steps" : "number", step)),
         },
         {
           ...axis,
