@@ -273,6 +273,7 @@ def test_a_training_is_submitted_paused_resumed_and_cancelled(serve):
     assert (job["status"], job["priority"], job["total_steps"]) == ("waiting", 3, 1000)
     assert job["actions"] == ["pause", "cancel", "priority"]
     place = f"/api/jobs/{job['id']}"
+    assert not client.get(place)["has_run"]  # so that no page leads to one
     assert client.post(f"{place}/pause").json["job"]["status"] == "paused"
     again = client.post(f"{place}/pause")
     assert again.status == 409

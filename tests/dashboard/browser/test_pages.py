@@ -74,6 +74,20 @@ def test_charts_of_a_run_are_drawn(visitor, lab):
     assert visitor.share(".candles.second", "loss") > 0.0005, "the second pane"
 
 
+def test_candles_have_the_whole_room_on_a_phone_and_are_as_many_as_it_shows(browser, server, lab):
+    """The library lays its panes out as a table, and tables have a wide first column there."""
+    phone = Visitor(browser, server.link, 390)
+    page = phone.see(f"data/{lab.market}")
+    page.wait_for_selector(".candles canvas")
+    assert page.eval_on_selector(".candles td", "cell => cell.getBoundingClientRect().width") == 0
+    width = page.eval_on_selector(".candles", "host => host.clientWidth")
+    asked = [int(url.partition("points=")[2].partition("&")[0]) for url in phone.requests if "/candles?" in url]
+    assert asked
+    assert all(points <= 2.5 * width + 1 for points in asked), (asked, width)
+    assert phone.problems == []
+    phone.close()
+
+
 def test_marks_of_an_axis_are_told_apart_and_none_is_rounded(visitor):
     marks = """async ([values, kind, step]) => {
         const { mark } = await import(new URL('static/core/format.js', document.baseURI));

@@ -33,7 +33,8 @@ def content(job: Job, site: Site) -> dict[str, Any]:
     found = {name: value for name, value in asdict(job).items() if name not in HIDDEN}
     about = {"shown": status_of(job), "total_steps": job.total_steps, "actions": list(ACTIONS.get(job.status, ()))}
     study = site.study_names().get(job.study) if job.study else None
-    return {**found, **about, "study_name": study, "machine": job.machine.partition("|")[0]}
+    has_run = site.index.line(job.id) is not None  # what ends before its training begins never has one
+    return {**found, **about, "study_name": study, "has_run": has_run, "machine": job.machine.partition("|")[0]}
 
 
 def job_of(site: Site, identity: str) -> Job:
