@@ -74,6 +74,22 @@ def test_charts_of_a_run_are_drawn(visitor, lab):
     assert visitor.share(".candles.second", "loss") > 0.0005, "the second pane"
 
 
+def test_buttons_of_a_run_ask_its_job(visitor, lab):
+    def with_job(route):
+        run = route.fetch().json()
+        route.fulfill(json={**run, "actions": ["pause", "resume"], "job": {"id": lab.job}})
+
+    page = visitor.page
+    page.route(f"**/api/runs/{lab.run}", with_job)
+    visitor.see(f"runs/{lab.run}")
+    for verb in ("pause", "resume"):
+        with page.expect_response(lambda answer: answer.request.method == "POST") as asked:
+            page.locator(f"button[data-action={verb}]").click()
+        assert asked.value.url.endswith(f"/api/jobs/{lab.job}/{verb}")
+        assert "has finished" in asked.value.json()["error"]["message"]
+    page.unroute(f"**/api/runs/{lab.run}")
+
+
 def test_candles_have_the_whole_room_on_a_phone_and_are_as_many_as_it_shows(browser, server, lab):
     """The library lays its panes out as a table, and tables have a wide first column there."""
     phone = Visitor(browser, server.link, 390)
