@@ -90,6 +90,28 @@ def test_buttons_of_a_run_ask_its_job(visitor, lab):
     page.unroute(f"**/api/runs/{lab.run}")
 
 
+def test_enter_in_a_question_says_yes_and_a_name_that_is_none_is_refused_in_a_sentence(visitor, lab):
+    page = visitor.see(f"runs/{lab.run}")
+    page.locator("button[data-action=promote]").click()
+    page.locator("dialog input[name=name]").fill("no name!")
+    page.keyboard.press("Enter")
+    page.locator(".notice").get_by_text("champion = 'no name!': a name is made of letters").wait_for()
+    page.locator("button[data-action=promote]").click()
+    page.locator("dialog").get_by_role("button", name="Not now").click()
+    assert page.locator("dialog").count() == 0
+    visitor.problems.clear()  # the refusal
+
+
+def test_runs_are_added_to_a_comparison_by_what_is_typed(visitor, lab):
+    page = visitor.see("compare")
+    page.get_by_label("Add a run").fill("nosuch")
+    page.get_by_role("button", name="Add").click()
+    page.locator(".notice").get_by_text("no run has nosuch in its name or id").wait_for()
+    page.get_by_label("Add a run").fill("good")  # and at once, before the list is there
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/compare?runs={lab.run}")
+
+
 def test_candles_have_the_whole_room_on_a_phone_and_are_as_many_as_it_shows(browser, server, lab):
     """The library lays its panes out as a table, and tables have a wide first column there."""
     phone = Visitor(browser, server.link, 390)
