@@ -75,7 +75,16 @@ def test_a_job_is_shown_with_what_happened(submitted, capsys):
     assert (content["status"], content["priority"], content["total_steps"]) == ("cancelled", 7, 640)
     assert [event["kind"] for event in content["events"]][:2] == ["submitted", "priority"]
     assert cli.run(["jobs", "watch", submitted]) == 0
-    assert "cancelled" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "cancelled" in told
+    assert "no service runs" not in told  # and nothing waits for one
+
+
+def test_who_watches_what_nobody_carries_out_is_told_so(submitted, capsys):
+    assert cli.run(["jobs", "watch", "--seconds", "0"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "no service runs; start one: velodrome serve --no-dashboard"
+    assert second.startswith(f"{submitted} ")
 
 
 def test_the_dashboard_says_what_it_lacks_and_what_it_does_not_do_unasked(runs, capsys, monkeypatch):

@@ -110,6 +110,11 @@ def submit(
     if price_data(config.env) and not config.market.is_synthetic and not Path(config.market.source).exists():
         told = f"warning: market.source = {config.market.source}: there is no such file or folder here"
         out.print(f"{told}. The training fails where it is not found.", soft_wrap=True, highlight=False)
+    _tell_if_nobody_serves(service, place, out)
+
+
+def _tell_if_nobody_serves(service: AgentTrainingService, place: Place, out: Console) -> None:
+    """Say how to start a service, if none runs: what waits would wait for ever."""
     if not service.queue.services():
         out.print(f"no service runs; start one: velodrome serve --no-dashboard{told_place(place)}", soft_wrap=True)
 
@@ -177,6 +182,8 @@ def watch(*jobs: str, place: Place = HERE, seconds: float | None = None) -> int:
     service, out = service_at(place), console()
     last: dict[str, Job] = {}
     for job in service.watch(list(jobs) or None, seconds):
+        if not last and not job.is_over:
+            _tell_if_nobody_serves(service, place, out)
         last[job.id] = job
         out.print(listing.line(job), soft_wrap=True, highlight=False, markup=False)
     if not last:

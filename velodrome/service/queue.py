@@ -135,8 +135,9 @@ class Queue:
             raise JobError(
                 f"no job {text!r}: nothing was submitted to {self.store.place} yet (velodrome submit CONFIG)."
             )
-        found = [identity for identity in known if identity.startswith(text)] if text else []
-        found = [text] if text in known else found or [identity for identity, name in known.items() if name == text]
+        # A name goes before the start of an id: one that looks like it, such as "b" or "1", must not mean another job.
+        found = [text] if text in known else [identity for identity, name in known.items() if name == text]
+        found = found or [identity for identity in known if text and identity.startswith(text)]
         if text == "latest":
             found = [next(iter(known))]
         if len(found) > 1:
