@@ -17,7 +17,7 @@ from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import folder_name, new_identity
 from velodrome.runs.setup import with_bars
-from velodrome.runs.store.store import open_store
+from velodrome.runs.store.store import open_store, whole_address
 from velodrome.runs.together.processes import can_be_apart
 from velodrome.runs.trained import Run, check_source, run_name
 from velodrome.service.budget import Budget, why_never
@@ -71,7 +71,8 @@ class AgentTrainingService:
         sizes = {"memory": memory, "gpu_memory": gpu_memory}
         read = {name: None if size is None else read_bytes(size, name) for name, size in sizes.items()}
         self.budget = Budget(cores, max_concurrent_envs, read["memory"], read["gpu_memory"])
-        self.folder, self.url, self.trust = here(folder).resolve(), store, trust
+        self.folder, self.trust = here(folder).resolve(), trust
+        self.url = None if store is None else whole_address(store)  # trainings run where they were submitted
         self.place = url_of(folder) or str(self.folder)  # as other machines know the folder
         policy_of(policy)  # refuse an unknown one now
         self.executor, self.policy = executor or LocalExecutor(), policy
@@ -191,7 +192,7 @@ class AgentTrainingService:
     def placed(self, config: RunConfig) -> RunConfig:
         """Return a configuration whose run and rows go where the queue is."""
         named = config.logging.store
-        if named is not None and named != self.url:
+        if named is not None and whole_address(named) != self.url:
             raise ConfigError(
                 f"logging.store = {named!r}, and the queue is in {self.store.place}: its rows lie beside it. Leave "
                 "logging.store out, or name that store for the queue (--store)."
