@@ -80,6 +80,16 @@ def test_a_job_is_shown_with_what_happened(submitted, capsys):
     assert "no service runs" not in told  # and nothing waits for one
 
 
+def test_a_list_that_is_cut_off_says_so(submitted, capsys):
+    assert cli.run(words("--json")) == 0
+    capsys.readouterr()
+    told = "the newest 1 of 2; --limit 2 shows all"
+    for given, is_cut in ((["--limit", "1"], True), (["--limit", "2"], False), (["--owner", "alice"], False)):
+        assert cli.run(["jobs", "list", *given]) == 0
+        assert (told in capsys.readouterr().out) is is_cut
+    assert "--limit -1: 0 or more" in refused(["jobs", "list", "--limit", "-1"], capsys)
+
+
 def test_who_watches_what_nobody_carries_out_is_told_so(submitted, capsys):
     assert cli.run(["jobs", "watch", "--seconds", "0"]) == 0
     first, second = capsys.readouterr().out.splitlines()

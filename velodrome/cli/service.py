@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 HERE = Place()
+LISTED = 50  # jobs of a table, if nobody says how many
 
 
 def service_at(place: Place, must_exist: bool = True, **budget: Any) -> AgentTrainingService:
@@ -121,7 +122,12 @@ def _tell_if_nobody_serves(service: AgentTrainingService, place: Place, out: Con
 
 @jobs.command(name="list")
 def list_jobs(
-    *, place: Place = HERE, status: str | None = None, owner: str | None = None, limit: int = 50, json: Flag = False
+    *,
+    place: Place = HERE,
+    status: str | None = None,
+    owner: str | None = None,
+    limit: int | None = None,
+    json: Flag = False,
 ) -> None:
     """List trainings that were submitted, newest first.
 
@@ -132,17 +138,26 @@ def list_jobs(
     owner
         Only those of one owner.
     limit
-        Largest number to list.
+        Largest number to list; if not given, the table has the newest 50, and JSON all.
     json
         Print JSON.
     """
     from velodrome.service import listing
 
-    found = service_at(place).list(status, owner, limit)
+    if limit is not None and limit < 0:
+        raise ConfigError(f"--limit {limit}: 0 or more are legal.")
+    most = LISTED if limit is None and not json else limit
+    service = service_at(place)
+    found = service.list(status, owner, most)
     if json:
         print_json([listing.content(job) for job in found])
-    else:
-        console().print(listing.list_table(found))
+        return
+    out = console()
+    out.print(listing.list_table(found))
+    if len(found) == most:
+        every = sum(status in (None, job.status) for job in service.queue.brief(owner))
+        if every > most:
+            out.print(f"the newest {most} of {every:,}; --limit {every} shows all", soft_wrap=True, highlight=False)
 
 
 @jobs.command
