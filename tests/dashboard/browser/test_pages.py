@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.dashboard.browser.conftest import Server, Visitor
+from tests.dashboard.browser.conftest import TOKEN, Server, Visitor
 from tests.runs.small_runs import TINY
 
 # Address by name; `{…}` is filled in from the lab. The second part: what such a page shows.
@@ -88,6 +88,19 @@ def test_buttons_of_a_run_ask_its_job(visitor, lab):
         assert asked.value.url.endswith(f"/api/jobs/{lab.job}/{verb}")
         assert "has finished" in asked.value.json()["error"]["message"]
     page.unroute(f"**/api/runs/{lab.run}")
+
+
+def test_a_token_is_entered_by_hand(browser, server):
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{server.url}runs")
+    for token in ("wrong", TOKEN):
+        page.get_by_label("Token").fill(token)
+        page.keyboard.press("Enter")
+        if token == "wrong":
+            page.get_by_role("alert").get_by_text("That is not the token of this server.").wait_for()
+    page.wait_for_selector("main[data-page=overview]")
+    context.close()
 
 
 def test_enter_in_a_question_says_yes_and_a_name_that_is_none_is_refused_in_a_sentence(visitor, lab):
