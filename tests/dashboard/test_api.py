@@ -585,6 +585,19 @@ def test_an_address_that_is_none_is_answered_in_words_of_whoever_asks(served):
     assert served.ask("GET", "/api/foo", headers=browser).json["error"]["status"] == 404
 
 
+def test_nothing_is_asked_of_a_run_whose_folder_is_gone(looked_at):
+    found = looked_at.get(f"/api/runs/{PPO}")
+    folder = looked_at.site.line(PPO).folder
+    assert found["has_folder"]
+    folder.rename(folder.with_name("away"))
+    try:
+        gone = looked_at.get(f"/api/runs/{PPO}")
+    finally:
+        folder.with_name("away").rename(folder)
+    assert not gone["has_folder"]
+    assert {*found["actions"]} - {*gone["actions"]} == {"evaluate", "promote"}
+
+
 def test_a_result_has_its_baseline_however_many_agents_it_is_of(tmp_path):
     from velodrome.dashboard.index import RunLine, _baseline
 
