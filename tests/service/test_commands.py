@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
@@ -70,6 +71,9 @@ def test_a_job_is_shown_with_what_happened(submitted, capsys):
     assert max(map(len, told.splitlines())) <= 80
     for part in ("cancelled", "alice", "pause asked", "resume asked", "cancel asked", "1 core, 8 environments"):
         assert part in told
+    moments = re.findall(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(.{0,4})", told)
+    assert len(moments) == 6
+    assert set(moments) == {" UTC"}  # wherever the reader is
     assert cli.run(["jobs", "show", submitted, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert (content["status"], content["priority"], content["total_steps"]) == ("cancelled", 7, 640)
