@@ -61,6 +61,8 @@ class QueueContract:
         queue.submit(job("ab99ffff", name="second", created=200.0))
         assert {queue.job(text).id for text in ("ab1", "first", "ab12cd34")} == {"ab12cd34"}
         assert queue.job("latest").id == queue.job("second").id == "ab99ffff"
+        queue.submit(job("cd000000", name="ab9", created=50.0))
+        assert queue.job("ab9").id == "cd000000"  # its name, though another's id begins like that
         for text, said in (("ab", "means 2 jobs"), ("", "no job ''"), ("secnd", "Did you mean 'second'")):
             with pytest.raises(JobError, match=said):
                 queue.job(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import time
@@ -15,9 +14,7 @@ from tests.runs.test_old_runs import DQN, PORTFOLIO, PPO
 from velodrome.dashboard.answers import Stretch
 from velodrome.dashboard.api import ENDPOINTS
 from velodrome.dashboard.curves import Kept, curve
-from velodrome.runs.config.sections import HELD_OUT
-from velodrome.runs.report.listing import CHOOSING
-from velodrome.runs.store.rows import EvaluationRow, MetricRow, RunRecord
+from velodrome.runs.store.rows import EvaluationRow, RunRecord
 from velodrome.tune.study import Studies, Study
 from velodrome.tune.trial import COMPLETE, FAILED, PRUNED, Outcome, Trial
 
@@ -44,7 +41,6 @@ def test_the_list_is_filtered_sorted_and_paged(served):
 
 
 def test_a_run_that_was_added_or_changed_is_seen(serve):
-    from velodrome.runs.store.rows import EvaluationRow, RunRecord
 
     client = serve()
     store, index = client.site.store, client.site.index
@@ -218,7 +214,6 @@ def test_the_markets_of_runs_are_listed_and_checked(looked_at):
 
 
 def test_price_files_with_gaps_and_hostile_names_are_shown(serve, tmp_path, monkeypatch):
-    from velodrome.runs.store.rows import RunRecord
 
     client = serve()
     prices = tmp_path / "prices.csv"
@@ -273,6 +268,7 @@ def test_a_training_is_submitted_paused_resumed_and_cancelled(serve):
     assert (job["status"], job["priority"], job["total_steps"]) == ("waiting", 3, 1000)
     assert job["actions"] == ["pause", "cancel", "priority"]
     place = f"/api/jobs/{job['id']}"
+    assert not client.get(place)["has_run"]  # so that no page leads to one
     assert client.post(f"{place}/pause").json["job"]["status"] == "paused"
     again = client.post(f"{place}/pause")
     assert again.status == 409
@@ -520,72 +516,39 @@ def test_an_empty_folder_says_what_to_do(serve):
     assert "velodrome serve" in found["service"]["command"]
 
 
-# The terminal
+def test_an_address_that_is_none_is_answered_in_words_of_whoever_asks(served):
+    browser = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for path in ("/foo/bar", "/runs/"):
+        found = served.ask("GET", path, headers=browser)
+        assert (found.status, found.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert b"<main" in found.body  # the pages' own script says what is there
+        assert served.ask("GET", path).json["error"]["message"] == "there is nothing at this address."
+    assert served.ask("GET", "/api/foo", headers=browser).json["error"]["status"] == 404
 
 
-def test_top_prints_the_page_once_where_there_is_no_terminal(capsys, trained, tmp_path):
-    from velodrome.cli import run
-
-    assert run(["top", "--folder", str(trained)]) == 0
-    printed = capsys.readouterr().out
-    assert "3 runs" in printed
-    assert DQN in printed
-    assert "buy and hold" in printed
-    assert "no scheduler runs" in printed
-    assert run(["top", "--json", "--folder", str(tmp_path / "runs")]) == 0
-    assert json.loads(capsys.readouterr().out)["empty"]
-    assert run(["top", "--seconds", "0"]) == 2
-
-
-def test_the_block_that_a_fold_leaves_out_is_no_test(serve):
-    from rich.console import Console
-
-    from velodrome.dashboard.top import look, page
-
-    client = serve()
-    store = client.site.store
-    for identity, split, value in (("a" * 8, HELD_OUT, 8.75), ("b" * 8, "test", 0.25)):
-        config = {"steps": 1, "evaluation": {"final_split": split}}
-        store.create_run(RunRecord(identity, identity, "/none", "trading", "ppo", "finished", config))
-        store.add_evaluations(identity, [EvaluationRow(1, split, "return", value)])
-    fold, tested = client.get("/api/runs?sort=name&order=asc")["runs"]
-    assert (fold["result"], fold["held_out"]["value"]) == (None, 8.75)
-    assert (tested["result"]["value"], tested["held_out"]) == (0.25, None)
-    assert [line["id"] for line in client.get("/api/runs?sort=result")["runs"]] == [tested["id"], fold["id"]]
-    screen = Console(width=160, record=True, file=io.StringIO())
-    screen.print(page(look(client.site), 24, whole=True))
-    lines = screen.export_text().splitlines()
-    heading = next(line for line in lines if "out of sample" in line)
-    (own,) = (line for line in lines if "+875.0%" in line)
-    assert heading.index(CHOOSING) > heading.index("out of sample")
-    assert own.index("+875.0%") > heading.index(CHOOSING)
+def test_nothing_is_asked_of_a_run_whose_folder_is_gone(looked_at):
+    found = looked_at.get(f"/api/runs/{PPO}")
+    folder = looked_at.site.line(PPO).folder
+    assert found["has_folder"]
+    folder.rename(folder.with_name("away"))
+    try:
+        gone = looked_at.get(f"/api/runs/{PPO}")
+    finally:
+        folder.with_name("away").rename(folder)
+    assert not gone["has_folder"]
+    assert {*found["actions"]} - {*gone["actions"]} == {"evaluate", "promote"}
 
 
-def test_top_shows_the_return_of_an_account_in_per_cent_and_sums_of_rewards_as_numbers(serve):
-    from velodrome.dashboard.api.overview import live
-    from velodrome.dashboard.top import _live
+def test_a_result_has_its_baseline_however_many_agents_it_is_of(tmp_path):
+    from velodrome.dashboard.index import RunLine, _baseline
 
-    client = serve()
-    store = client.site.store
-    for identity, more in (("a" * 8, {"episode/equity_return": 0.0108}), ("b" * 8, {})):
-        store.create_run(RunRecord(identity, identity, "/none"))
-        rows = {"episode/return": 896.25, **more}
-        store.add_metrics(identity, [MetricRow(1, name, value, 1.0) for name, value in rows.items()])
-    assert [_live(live(client.site, identity * 8)) for identity in "ab"] == ["+1.08%", "896.2"]
-
-
-def test_top_fits_80_columns_and_shows_names_as_text(served):
-    from rich.console import Console
-
-    from velodrome.dashboard.top import look, page
-
-    found = look(served.site)
-    lines = [line.content() for line in served.site.index.snapshot().own]
-    found["running_runs"] = [{**line, "live": None} for line in lines if line["name"] == HOSTILE]
-    found["machine"] = {"cpu": 1.5, "cores": 2, "memory_used": 2**33, "memory_total": 2**34, "disk_free": 2**40}
-    found["machine"] |= {"steps_per_second": 1e6, "gpu": None}
-    screen = Console(width=80, record=True, force_terminal=True, file=io.StringIO())
-    screen.print(page(found, 24))
-    text = screen.export_text()
-    assert max(map(len, text.splitlines())) <= 80
-    assert "<script>alert(1)</scrip" in text
+    lines = []
+    for name in ("test-best-512", "test-best-12-agents-512", "test-best-ensemble-of-2-512", "test"):
+        home = tmp_path / name / "evaluation"
+        home.mkdir(parents=True)
+        rows = [{"name": "return", "baselines": {"buy_and_hold": 0.25}}]
+        (home / f"{name}.json").write_text(json.dumps({"rows": rows}))
+        about = {"split": "test", "checkpoint": "best", "step": 512, "metric": "return"}
+        told = ("a" * 8, name, home.parent, "trading", "ppo", 0, "finished", "finished", 1, 1, 0.0, 0.0, "", "", "test")
+        lines.append(RunLine(*told, result=about))
+    assert [_baseline(line)["value"] for line in lines] == [0.25] * 4

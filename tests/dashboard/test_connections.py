@@ -83,3 +83,16 @@ def test_a_server_that_is_stopped_says_so_once(tmp_path):
         rest = server.communicate(timeout=60)[0]
     assert rest.count("stopping") == 1, rest
     assert server.returncode == 130
+
+
+def test_a_scheduler_that_is_refused_ends_the_command(tmp_path):
+    """Its words would be refused again and again, while the dashboard looks as if something were served."""
+    pytest.importorskip("uvicorn")
+    words = ["serve", "--no-open", "--port", "0", "--executor", "nosuch"]
+    about = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60}
+    ended = subprocess.run(
+        [sys.executable, "-m", "velodrome", *words], env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, **about
+    )
+    assert ended.returncode == 2
+    assert ended.stdout.count("--executor nosuch: there are local, ray, slurm") == 1, ended.stdout
+    assert "started again" not in ended.stdout

@@ -294,5 +294,5 @@ def test_a_whole_name_goes_before_the_start_of_others():
     assert choose_run("slow", runs, "here").id == "a1"
     assert choose_run("slow-seed-0", runs, "here").id == "b2"
     again = Candidate("d4", "slow-20260102-101500-d4", 4.0)
-    with pytest.raises(RunError, match="is the start of 4 runs here"):
+    with pytest.raises(RunError, match="'slow' is the start of 2 runs here"):
         choose_run("slow", [*runs, again], "here")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
@@ -70,12 +71,34 @@ def test_a_job_is_shown_with_what_happened(submitted, capsys):
     assert max(map(len, told.splitlines())) <= 80
     for part in ("cancelled", "alice", "pause asked", "resume asked", "cancel asked", "1 core, 8 environments"):
         assert part in told
+    moments = re.findall(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(.{0,4})", told)
+    assert len(moments) == 6
+    assert set(moments) == {" UTC"}  # wherever the reader is
     assert cli.run(["jobs", "show", submitted, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert (content["status"], content["priority"], content["total_steps"]) == ("cancelled", 7, 640)
     assert [event["kind"] for event in content["events"]][:2] == ["submitted", "priority"]
     assert cli.run(["jobs", "watch", submitted]) == 0
-    assert "cancelled" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "cancelled" in told
+    assert "no service runs" not in told  # and nothing waits for one
+
+
+def test_a_list_that_is_cut_off_says_so(submitted, capsys):
+    assert cli.run(words("--json")) == 0
+    capsys.readouterr()
+    told = "the newest 1 of 2; --limit 2 shows all"
+    for given, is_cut in ((["--limit", "1"], True), (["--limit", "2"], False), (["--owner", "alice"], False)):
+        assert cli.run(["jobs", "list", *given]) == 0
+        assert (told in capsys.readouterr().out) is is_cut
+    assert "--limit -1: 0 or more" in refused(["jobs", "list", "--limit", "-1"], capsys)
+
+
+def test_who_watches_what_nobody_carries_out_is_told_so(submitted, capsys):
+    assert cli.run(["jobs", "watch", "--seconds", "0"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "no service runs; start one: velodrome serve --no-dashboard"
+    assert second.startswith(f"{submitted} ")
 
 
 def test_the_dashboard_says_what_it_lacks_and_what_it_does_not_do_unasked(runs, capsys, monkeypatch):
@@ -105,6 +128,7 @@ def test_without_a_queue_it_is_said_how_to_begin(runs, capsys):
         (["jobs", "show", "nope"], "no job 'nope' among 1. List them: velodrome jobs list"),
         (["jobs", "pause"], "name a job to pause"),
         (["jobs", "list", "--status", "done"], "status 'done': a job is waiting, running,"),
+        (["jobs", "priority", "latest", str(10**30)], "-1,000,000 … 1,000,000 are legal"),
         (["serve", "--no-dashboard", "--cores", "0"], "cores = 0: a budget is 1 or more"),
         (["serve", "--no-dashboard", "--memory", "much"], "memory much: a size is a number of bytes"),
     ],
@@ -118,6 +142,8 @@ def test_what_cannot_be_done_is_said_in_a_sentence(submitted, command, said, cap
     [
         (("--cores", "99"), "this training can never begin: it needs 99 cores, and the budget has"),
         (("--cores", "0"), "cores = 0: a training needs more than none"),
+        (("--stall-seconds", "nan"), "stall_seconds = nan: a training needs more than none"),
+        (("--priority", str(10**30)), "-1,000,000 … 1,000,000 are legal"),
         (("--memory", "9999TB"), "this training can never begin: it needs"),
         (("--owner", ""), "an owner is 1 to 100 characters"),
         (("stpes=3",), "stpes"),

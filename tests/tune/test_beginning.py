@@ -162,6 +162,8 @@ def test_a_winner_is_deflated_for_all_earlier_trials_on_its_prices(tmp_path):
         enter(older(begun(windows=12)), 0.03, 0.04)
         enter(begun(seed=1), 0.5)
         last = enter(begun({"seeds": 2}, windows=24), 0.02, -0.03)
+        broken = Outcome(float("nan"), "it broke", "error")
+        studies.enter(last, [Trial(2, {}, "failed")], {(2, 0): broken})  # before it was played: no candidate
         enter(begun(windows=24), 0.7)  # later
         found = chosen_among(studies, last, tmp_path)
     assert (found.own, found.earlier) == (2, 5)

@@ -44,6 +44,8 @@ def test_what_is_told_replaces_what_is_declared_and_what_is_fixed_stays():
     assert space["network.activation"] == "[tanh, relu]"
     assert space["ppo.epochs"] == "2:6"
     assert "ppo.gamma" not in space
+    (windows,) = space_of(DEMO, ["market.windows=4:12"], only=True)  # which may also be a mapping, by timeframe
+    assert windows.whole
     assert list(told(space_of(DEMO, {"ppo.clip": [0.1, 0.2]}, only=True))) == ["ppo.clip"]
 
 
@@ -76,6 +78,8 @@ def test_the_share_of_a_value_leads_back_to_it():
         ("ppo.clip=0.1:1:lin", "the scale is 'lin'"),
         ("ppo.clip=a:b", "the ends of a range are numbers"),
         ("ppo.epochs=1.5:3", "ppo.epochs takes whole numbers"),
+        ("market.windows=4.5:12", "market.windows takes whole numbers"),
+        ("ppo.normalise_rewards=0:1", "ppo.normalise_rewards = 0.37: not legal; it takes: true or false"),
         ("network.activation=tanh,rlu", "network.activation = 'rlu': not legal"),
         ("ppo.clip=[0.1]", "2 to 1,000 different values"),
         ("ppo.clip", "write key=low:high"),

@@ -12,7 +12,18 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from velodrome.cli.shared import INTERRUPTED, PROBLEM_FOUND, Flag, Words, app, console, jobs, print_json, split_words
+from velodrome.cli.shared import (
+    INTERRUPTED,
+    PROBLEM_FOUND,
+    REFUSED,
+    Flag,
+    Words,
+    app,
+    console,
+    jobs,
+    print_json,
+    split_words,
+)
 from velodrome.cli.trained_runs import Place
 from velodrome.cli.training import split_source
 from velodrome.errors import ConfigError
@@ -26,6 +37,7 @@ if TYPE_CHECKING:
 
 
 HERE = Place()
+LISTED = 50  # jobs of a table, if nobody says how many
 
 
 def service_at(place: Place, must_exist: bool = True, **budget: Any) -> AgentTrainingService:
@@ -99,13 +111,23 @@ def submit(
     if price_data(config.env) and not config.market.is_synthetic and not Path(config.market.source).exists():
         told = f"warning: market.source = {config.market.source}: there is no such file or folder here"
         out.print(f"{told}. The training fails where it is not found.", soft_wrap=True, highlight=False)
+    _tell_if_nobody_serves(service, place, out)
+
+
+def _tell_if_nobody_serves(service: AgentTrainingService, place: Place, out: Console) -> None:
+    """Say how to start a service, if none runs: what waits would wait for ever."""
     if not service.queue.services():
         out.print(f"no service runs; start one: velodrome serve --no-dashboard{told_place(place)}", soft_wrap=True)
 
 
 @jobs.command(name="list")
 def list_jobs(
-    *, place: Place = HERE, status: str | None = None, owner: str | None = None, limit: int = 50, json: Flag = False
+    *,
+    place: Place = HERE,
+    status: str | None = None,
+    owner: str | None = None,
+    limit: int | None = None,
+    json: Flag = False,
 ) -> None:
     """List trainings that were submitted, newest first.
 
@@ -116,17 +138,26 @@ def list_jobs(
     owner
         Only those of one owner.
     limit
-        Largest number to list.
+        Largest number to list; if not given, the table has the newest 50, and JSON all.
     json
         Print JSON.
     """
     from velodrome.service import listing
 
-    found = service_at(place).list(status, owner, limit)
+    if limit is not None and limit < 0:
+        raise ConfigError(f"--limit {limit}: 0 or more are legal.")
+    most = LISTED if limit is None and not json else limit
+    service = service_at(place)
+    found = service.list(status, owner, most)
     if json:
         print_json([listing.content(job) for job in found])
-    else:
-        console().print(listing.list_table(found))
+        return
+    out = console()
+    out.print(listing.list_table(found))
+    if len(found) == most:
+        every = sum(status in (None, job.status) for job in service.queue.brief(owner))
+        if every > most:
+            out.print(f"the newest {most} of {every:,}; --limit {every} shows all", soft_wrap=True, highlight=False)
 
 
 @jobs.command
@@ -166,6 +197,8 @@ def watch(*jobs: str, place: Place = HERE, seconds: float | None = None) -> int:
     service, out = service_at(place), console()
     last: dict[str, Job] = {}
     for job in service.watch(list(jobs) or None, seconds):
+        if not last and not job.is_over:
+            _tell_if_nobody_serves(service, place, out)
         last[job.id] = job
         out.print(listing.line(job), soft_wrap=True, highlight=False, markup=False)
     if not last:
@@ -367,9 +400,11 @@ def serve(
     where = {"executor": executor, "address": address, "policy": policy}
     if no_dashboard:
         return _serve_alone(place, budget, where, until_empty, trust)
+    usual = {"executor": "local", "policy": "fair"}
+    given = {name: value for name, value in (budget | where).items() if value not in (None, usual.get(name))}
     about = {"host": host, "prefix": prefix.rstrip("/"), "remote": allow_remote, "benchmarks": _results(benchmarks)}
     about |= {"allowed_hosts": split_words(allow_host) or ()}
-    words = [f"--{name.replace('_', '-')}={value}" for name, value in (budget | where).items() if value is not None]
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     words += [*(["--until-empty"] if until_empty else []), *(["--trust"] if trust else [])]
     return _serve_both(place, about, port, words, link, no_open)
 
@@ -427,10 +462,13 @@ def _serve_both(
             scheduler = Scheduler([*flags, *words], tell)
         tell(f"dashboard: {link_of(settings)}")
         if runs_already:
-            tell("a scheduler runs on this store already; it stays when the dashboard ends")
+            ignored = f", and {' '.join(words)} {'has' if len(words) == 1 else 'have'} no effect on it" if words else ""
+            tell(f"a scheduler runs on this store already; it stays when the dashboard ends{ignored}")
         if not no_open and sys.stdout.isatty():
             open_browser(link_of(settings))
-        return INTERRUPTED if serve_pages(settings, at, scheduler, tell) else 0
+        interrupted = serve_pages(settings, at, scheduler, tell)
+        refused = scheduler is not None and scheduler.was_refused
+        return INTERRUPTED if interrupted else REFUSED if refused else 0
 
 
 def _serve_alone(place: Place, budget: dict[str, Any], where: dict[str, Any], until_empty: bool, trust: bool) -> int:

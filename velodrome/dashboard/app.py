@@ -101,7 +101,15 @@ def make_app(settings: Settings) -> Guard:
         Route("/api/openapi.json", openapi, methods=["GET"]),
         *(Route(one.path, _handler(site, one), methods=[one.method]) for one in ENDPOINTS),
     ]
-    handlers: dict[Any, Any] = {Refusal: _refused, HTTPException: _unknown, Exception: _failed}
+
+    async def unknown(request: Request, error: HTTPException) -> Response:
+        """Answer where nothing is: a person in the words of a page, a program as it is answered elsewhere."""
+        for_people = "text/html" in request.headers.get("accept", "") and request.method == "GET"
+        if error.status_code != 404 or not for_people or request.url.path.startswith(("/api/", "/static/")):
+            return await _unknown(request, error)
+        return await static.shell(request, 404)
+
+    handlers: dict[Any, Any] = {Refusal: _refused, HTTPException: unknown, Exception: _failed}
     inner = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
     inner.router.redirect_slashes = False
     inner.state.site, inner.state.live = site, live
@@ -129,11 +137,11 @@ class StaticFiles:
             self._read[name] = known = (written, body, tag_of(body))
         return known[1], known[2]
 
-    async def shell(self, request: Request) -> Response:
+    async def shell(self, request: Request, status: int = 200) -> Response:
         """Return the page that shows all pages."""
         if SHELL not in self._files:
             raise Refusal(404, "this installation has no pages; the API is there (api/openapi.json).")
-        return await self._respond(request, SHELL)
+        return await self._respond(request, SHELL, status)
 
     async def file(self, request: Request) -> Response:
         """Return a static file."""
@@ -142,11 +150,11 @@ class StaticFiles:
             raise Refusal(404, f"there is no file {name[:100]!r}.")
         return await self._respond(request, name)
 
-    async def _respond(self, request: Request, name: str) -> Response:
+    async def _respond(self, request: Request, name: str, status: int = 200) -> Response:
         body, tag = await run_in_threadpool(self._content, name)
         kind = TYPES.get(Path(name).suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
         kind += "; charset=utf-8" if kind.startswith(TEXT) else ""
-        return _answer(request, body, kind=kind, tag=tag)
+        return _answer(request, body, status, kind, tag)
 
 
 def _handler(site: Site, endpoint: Endpoint) -> Any:

@@ -274,6 +274,7 @@ class Guard:
         self, status: int, text: str, send: _Sent, headers: dict[str, str] | None = None, cookie: str = ""
     ) -> None:
         own = self._headers(f" 'sha256-{self.login.style_hash}'") | {"cache-control": "no-store"} | (headers or {})
+        own["referrer-policy"] = "same-origin"  # without any, browsers do not say where its form comes from
         own |= {"set-cookie": cookie} if cookie else {}
         await _respond(status, text.encode(), "text/html; charset=utf-8", own, send)
 

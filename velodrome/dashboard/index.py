@@ -251,9 +251,9 @@ def _baseline(line: RunLine) -> dict[str, Any] | None:
     split, checkpoint, home = line.result["split"], line.result["checkpoint"] or "best", line.folder / "evaluation"
     file = home / f"{split}-{checkpoint}-{line.result['step']}.json"
     try:
-        if not file.is_file():  # of several agents their number is in the name, too; older versions had a short one
-            several = sorted(home.glob(f"{glob.escape(f'{split}-{checkpoint}')}-*-agents-{line.result['step']}.json"))
-            file = several[-1] if several else home / f"{split}.json"
+        if not file.is_file():  # of several agents the name says how many, too; older versions had a short one
+            several = home.glob(f"{glob.escape(f'{split}-{checkpoint}')}-*-{line.result['step']}.json")
+            file = max(several, key=lambda path: path.stat().st_mtime, default=home / f"{split}.json")
         found = read_json(file)
         row = next(row for row in found["rows"] if row["name"] == line.result["metric"])
         baselines = row["baselines"]

@@ -32,6 +32,7 @@ HEAD_SECONDS = 15.0  # until the head of a request must have come, from the conn
 LONGEST_HEAD = 64 * 1024  # bytes of a request's first lines
 GRACE = 3  # seconds that answers may take when the server ends
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a scheduler that failed is started again
+REFUSED = 2  # exit code of a command that cannot be done as asked
 ARENAS = -8  # glibc's M_ARENA_MAX
 PAGE = "dashboard.html"  # in the folder of the token: leads a browser to the server without showing others the link
 
@@ -39,16 +40,22 @@ Tell = Callable[[str], None]
 
 
 class Scheduler:
-    """The process that carries out trainings, as long as the web server lives; one that fails is started again."""
+    """The process that carries out trainings, as long as the web server lives; one that fails is started again.
+
+    One that is refused as it first starts would be refused again: by the words it was given, or a cluster that is not
+    there. `was_refused` says so, and `when_refused` is called.
+    """
 
     def __init__(self, words: Sequence[str], tell: Tell) -> None:
         self._words, self._tell = list(words), tell
+        self.was_refused = False
         self._process: subprocess.Popen[str] | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="velodrome scheduler", daemon=True)
 
-    def start(self) -> None:
+    def start(self, when_refused: Callable[[], object] = lambda: None) -> None:
         """Begin."""
+        self._when_refused = when_refused
         self._thread.start()
 
     def ask_to_stop(self) -> None:
@@ -62,10 +69,15 @@ class Scheduler:
         self._thread.join()
 
     def _keep(self) -> None:
-        pause = FIRST_PAUSE
+        pause, is_first = FIRST_PAUSE, True
         while not self._stopping.is_set():
             begun = time.monotonic()
             code = self._run()
+            if is_first and code == REFUSED and time.monotonic() - begun < LONGEST_PAUSE:
+                self.was_refused = True
+                self._when_refused()
+                return
+            is_first = False
             if self._stopping.is_set() or code == 0:  # it was drained: whoever did that wants nothing to begin
                 if not self._stopping.is_set():
                     self._tell("the scheduler has ended; the dashboard stays. Start it again: velodrome serve")
@@ -234,15 +246,18 @@ def serve(settings: Settings, at: socket.socket, scheduler: Scheduler | None, te
             told = "trainings save and stop; they go on when a service runs again"
             tell(f"stopping: {told if scheduler is not None else 'the dashboard ends; trainings go on'}")
         interrupted.set()
-        server.should_exit = True
-        application.inner.state.live.end()
+        end()
         if scheduler is not None:
             scheduler.ask_to_stop()
+
+    def end() -> None:
+        server.should_exit = True
+        application.inner.state.live.end()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, receive)
     if scheduler is not None:
-        scheduler.start()
+        scheduler.start(when_refused=end)
     try:
         with at:
             asyncio.run(server.serve([at]))

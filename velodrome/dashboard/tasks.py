@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.dashboard.answers import Refusal
+from velodrome.tune.champions.registry import check_name
 
 KEPT = 200  # tasks that are over
 MOST_OUTPUT = 1 << 20  # bytes of what a command printed
@@ -73,6 +74,8 @@ class Tasks:
 
     def promote(self, name: str | None, margin: float, run: str | None = None, study: str | None = None) -> Task:
         """Ask for a promotion of a run, or of a study's winner."""
+        if name is not None:
+            check_name(name)
         candidate = str(run or study)
         options = [*(["--name", name] if name else []), *([f"--margin={margin:g}"] if margin else [])]
         words = ["promote", candidate, "--json", *options, *self._place, *self._store]

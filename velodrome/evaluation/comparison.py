@@ -339,4 +339,5 @@ def doubts(
         elif other.high < 0.0:
             yield f"{ahead} lies below 0: the agent did worse"
     if trials is not None and not by_name["deflated_sharpe"].value >= ENOUGH_PROBABILITY:
-        yield f"after {trials.count} trials the deflated Sharpe ratio is below {ENOUGH_PROBABILITY:.0%}: it may be luck"
+        among = f"{trials.count} trial{'' if trials.count == 1 else 's'}"
+        yield f"after {among} the deflated Sharpe ratio is below {ENOUGH_PROBABILITY:.0%}: it may be luck"

@@ -441,10 +441,11 @@ def choose_run(text: str, candidates: Sequence[Candidate], place: str) -> Candid
     if text == LATEST:
         return next((run for run in newest_first if not FOLD.match(run.title)), newest_first[0])
     exact = [run for run in candidates if text in (run.id, run.title)]
-    exact = exact or [run for run in candidates if run.name == text]
     if len(exact) == 1:
         return exact[0]
     started = [run for run in newest_first if text and (run.id.startswith(text) or run.title.startswith(text))]
+    # The names of a group's members begin with that of the group.
+    started = [run for run in started if run.name == text] or started
     if len(started) == 1:
         return started[0]
     if started:

@@ -30,7 +30,7 @@ from velodrome.runs.store.from_folder import enter_run, members_of, record_of, s
 from velodrome.runs.store.rows import shown_status
 from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.sinks import metrics_frame
-from velodrome.runs.store.store import SqlStore, open_store
+from velodrome.runs.store.store import SqlStore, open_store, whole_address
 
 if TYPE_CHECKING:
     import polars as pl
@@ -84,6 +84,8 @@ class Run(Summarised):
 
         If the configuration asks for several training seeds, or for an ensemble, it is a group's.
         """
+        if (named := config.logging.store) is not None:  # the run is opened from other folders, too
+            config = load_run_config(config, {"logging.store": whole_address(named)})
         seeds = {"run": config.seed} | ({"count": config.trainings} if config.trainings > 1 else {})
         seeds |= {"ensemble": True} if config.ensemble > 1 else {}
         about |= {"config": to_yaml(config), "seeds": seeds}

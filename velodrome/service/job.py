@@ -12,6 +12,7 @@ OVER = ("finished", "cancelled", "failed")
 MEMORY = 1 << 30  # bytes that a training is taken to need until it was seen to need more
 GPU_MEMORY = 2 << 30
 STALL_SECONDS = 1800.0
+MOST_PRIORITY = 1_000_000
 FIRST_PAUSE = 2.0  # seconds before the first retry; each further one waits twice as long
 LONGEST_PAUSE = 600.0
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -95,6 +96,13 @@ class Job:
 
 
 FIELDS = tuple(each.name for each in fields(Job))
+
+
+def legal_priority(priority: int) -> int:
+    """Return a priority that a store can keep."""
+    if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+        raise ConfigError(f"priority = {priority}: {-MOST_PRIORITY:,} … {MOST_PRIORITY:,} are legal.")
+    return int(priority)
 
 
 def read_bytes(given: int | str, what: str) -> int:

@@ -15,7 +15,7 @@ from velodrome.errors import JobError, LeaseLostError, did_you_mean
 from velodrome.runs.store.fence import RUNNING
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore
-from velodrome.service.job import ENDS, FIELDS, OVER, Job, pause_before
+from velodrome.service.job import ENDS, FIELDS, OVER, Job, legal_priority, pause_before
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
@@ -135,8 +135,9 @@ class Queue:
             raise JobError(
                 f"no job {text!r}: nothing was submitted to {self.store.place} yet (velodrome submit CONFIG)."
             )
-        found = [identity for identity in known if identity.startswith(text)] if text else []
-        found = [text] if text in known else found or [identity for identity, name in known.items() if name == text]
+        # A name goes before the start of an id: one that looks like it, such as "b" or "1", must not mean another job.
+        found = [text] if text in known else [identity for identity, name in known.items() if name == text]
+        found = found or [identity for identity in known if text and identity.startswith(text)]
         if text == "latest":
             found = [next(iter(known))]
         if len(found) > 1:
@@ -211,10 +212,12 @@ class Queue:
     def set_priority(self, job: str, priority: int) -> Job:
         """Say how early a job begins: higher ones first."""
 
+        value = legal_priority(priority)
+
         def ask(connection: Connection, found: Job) -> None:
             if found.status in OVER:
                 raise self._refusal(found)
-            self._change(connection, found.id, priority=int(priority))
+            self._change(connection, found.id, priority=value)
             self._note(connection, "priority", found.id, str(priority))
 
         return self._with(job, ask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,12 +17,12 @@ from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import folder_name, new_identity
 from velodrome.runs.setup import with_bars
-from velodrome.runs.store.store import open_store
+from velodrome.runs.store.store import open_store, whole_address
 from velodrome.runs.together.processes import can_be_apart
 from velodrome.runs.trained import Run, check_source, run_name
 from velodrome.service.budget import Budget, why_never
 from velodrome.service.executor import Executor, LocalExecutor
-from velodrome.service.job import GPU_MEMORY, MEMORY, STALL_SECONDS, STATUSES, Job, read_bytes
+from velodrome.service.job import GPU_MEMORY, MEMORY, STALL_SECONDS, STATUSES, Job, legal_priority, read_bytes
 from velodrome.service.queue import Event, Queue
 from velodrome.service.scheduler import Patience, Scheduler
 from velodrome.service.worker.task import folder_of, output_of
@@ -70,7 +71,8 @@ class AgentTrainingService:
         sizes = {"memory": memory, "gpu_memory": gpu_memory}
         read = {name: None if size is None else read_bytes(size, name) for name, size in sizes.items()}
         self.budget = Budget(cores, max_concurrent_envs, read["memory"], read["gpu_memory"])
-        self.folder, self.url, self.trust = here(folder).resolve(), store, trust
+        self.folder, self.trust = here(folder).resolve(), trust
+        self.url = None if store is None else whole_address(store)  # trainings run where they were submitted
         self.place = url_of(folder) or str(self.folder)  # as other machines know the folder
         policy_of(policy)  # refuse an unknown one now
         self.executor, self.policy = executor or LocalExecutor(), policy
@@ -141,9 +143,10 @@ class AgentTrainingService:
 
         about: `id`, `study` and `trial`, of a trial's training.
         """
-        if cores < 1 or stall_seconds <= 0:
-            given = f"cores = {cores}" if cores < 1 else f"stall_seconds = {stall_seconds:g}"
-            raise ConfigError(f"{given}: a training needs more than none.")
+        if cores < 1:
+            raise ConfigError(f"cores = {cores}: a training needs more than none.")
+        if not 0.0 < stall_seconds < math.inf:
+            raise ConfigError(f"stall_seconds = {stall_seconds:g}: a training needs more than none, and an end to it.")
         needs_gpu = self._needs_gpu(chosen)
         identity, now, name = about.pop("id", None) or new_identity(), time.time(), run_name(chosen)
         job = Job(
@@ -155,7 +158,7 @@ class AgentTrainingService:
             folder_name(name, now, identity),
             created=now,
             updated=now,
-            priority=int(priority),
+            priority=legal_priority(priority),
             evaluate=evaluate,
             cores=cores,
             envs=self._envs(chosen, 1 if needs_gpu else cores),
@@ -189,7 +192,7 @@ class AgentTrainingService:
     def placed(self, config: RunConfig) -> RunConfig:
         """Return a configuration whose run and rows go where the queue is."""
         named = config.logging.store
-        if named is not None and named != self.url:
+        if named is not None and whole_address(named) != self.url:
             raise ConfigError(
                 f"logging.store = {named!r}, and the queue is in {self.store.place}: its rows lie beside it. Leave "
                 "logging.store out, or name that store for the queue (--store)."

@@ -156,8 +156,19 @@ def _around(own: float, low: float, high: float, field: FieldInfo) -> tuple[floa
 
 
 def _takes_whole_numbers(annotation: Any) -> bool:
-    kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType, Annotated) else (annotation,)
+    kinds = set(_kinds(annotation))
     return int in kinds and float not in kinds
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """Yield the types that an annotation names, such as int and dict of `PositiveInt | dict[str, PositiveInt]`."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        for one in get_args(annotation):
+            yield from _kinds(one)
+    elif get_origin(annotation) is Annotated:
+        yield from _kinds(get_args(annotation)[0])
+    else:
+        yield annotation
 
 
 # What is told
@@ -214,7 +225,8 @@ def _dimension(config: RunConfig, key: str, value: Any) -> Dimension:
     where = f"--search {key}={value}"
     if isinstance(value, str) and ":" in value and not value.strip().startswith(("[", "{")):
         found = _range(key, value, where, _is_whole(field))
-        tried: Sequence[Any] = (found.low, found.high) if not found.whole else (int(found.low), int(found.high))
+        # Both ends, and what lies between them: of yes and no, 0 and 1 are legal, and nothing else is.
+        tried: Sequence[Any] = [found.at(share) for share in (0.0, 0.37, 1.0)]
     else:
         tried = _values(value, where)
         found = Dimension(key, choices=tuple(tried))

@@ -37,8 +37,8 @@ class Chosen:
     """Among what the winner was chosen."""
 
     trials: Trials | None  # all of them, pruned ones and those of earlier studies on the same prices too
-    own: int  # of this study
-    earlier: int  # of earlier studies
+    own: int  # of this study, that came to something
+    earlier: int  # the same of earlier studies
     effective: float  # trials without correlation that would be as many; NaN: not known
     overfitting: Overfitting | None  # of this study's trials; None: too few trials or bars
     one_policy: bool = False  # all trials whose returns are known played the same
@@ -47,9 +47,10 @@ class Chosen:
         """Return it in words."""
         if self.trials is None:
             return []
+        own = "trial" if self.own == 1 else "trials"
         more = f" and {self.earlier:,} of earlier studies on the same data" if self.earlier else ""
         alike = f", as many as {self.effective:.1f} that are not alike" if math.isfinite(self.effective) else ""
-        among = f"the winner among {self.own:,} trials{more}, pruned ones counted{alike}"
+        among = f"the winner among {self.own:,} {own}{more}, pruned ones counted{alike}"
         told = [f"{among}: its Sharpe ratio is deflated for all of them"]
         found = self.overfitting
         if self.one_policy:
@@ -93,7 +94,10 @@ def chosen_among(studies: Studies, study: Study, root: Path) -> Chosen:
         except ConfigError:  # returns that are not finite: an account lost all
             found = None
     trials = replace(Trials.of(varied), count=count) if varied else None
-    of_own, of_earlier = (sum(1 for trial in some if trial.outcomes) for some in (own, earlier))
+    # What broke before it was played was never a candidate.
+    of_own, of_earlier = (
+        sum(any(end.is_good for end in one.outcomes.values()) for one in some) for some in (own, earlier)
+    )
     one_policy = different is not None and different.shape[1] == 1 < len(columns)
     return Chosen(trials, of_own, of_earlier, effective_number(matrix, count), found, one_policy)
 

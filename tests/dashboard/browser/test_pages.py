@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.dashboard.browser.conftest import Server, Visitor
+from tests.dashboard.browser.conftest import TOKEN, Server, Visitor
 from tests.runs.small_runs import TINY
 
 # Address by name; `{…}` is filled in from the lab. The second part: what such a page shows.
@@ -72,6 +72,89 @@ def test_charts_of_a_run_are_drawn(visitor, lab):
     assert visitor.share(".candles >> nth=0", "loss") > 0.0005
     assert visitor.share(".candles >> nth=0", "agent") > 0.0001, "arrows of entries"
     assert visitor.share(".candles.second", "loss") > 0.0005, "the second pane"
+
+
+def test_buttons_of_a_run_ask_its_job(visitor, lab):
+    def with_job(route):
+        run = route.fetch().json()
+        route.fulfill(json={**run, "actions": ["pause", "resume"], "job": {"id": lab.job}})
+
+    page = visitor.page
+    page.route(f"**/api/runs/{lab.run}", with_job)
+    visitor.see(f"runs/{lab.run}")
+    for verb in ("pause", "resume"):
+        with page.expect_response(lambda answer: answer.request.method == "POST") as asked:
+            page.locator(f"button[data-action={verb}]").click()
+        assert asked.value.url.endswith(f"/api/jobs/{lab.job}/{verb}")
+        assert "has finished" in asked.value.json()["error"]["message"]
+    page.unroute(f"**/api/runs/{lab.run}")
+
+
+def test_a_token_is_entered_by_hand(browser, server):
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{server.url}runs")
+    for token in ("wrong", TOKEN):
+        page.get_by_label("Token").fill(token)
+        page.keyboard.press("Enter")
+        if token == "wrong":
+            page.get_by_role("alert").get_by_text("That is not the token of this server.").wait_for()
+    page.wait_for_selector("main[data-page=overview]")
+    context.close()
+
+
+def test_enter_in_a_question_says_yes_and_a_name_that_is_none_is_refused_in_a_sentence(visitor, lab):
+    page = visitor.see(f"runs/{lab.run}")
+    page.locator("button[data-action=promote]").click()
+    page.locator("dialog input[name=name]").fill("no name!")
+    page.keyboard.press("Enter")
+    page.locator(".notice").get_by_text("champion = 'no name!': a name is made of letters").wait_for()
+    page.locator("button[data-action=promote]").click()
+    page.locator("dialog").get_by_role("button", name="Not now").click()
+    assert page.locator("dialog").count() == 0
+    visitor.problems.clear()  # the refusal
+
+
+def test_runs_are_added_to_a_comparison_by_what_is_typed(visitor, lab):
+    page = visitor.see("compare")
+    page.get_by_label("Add a run").fill("nosuch")
+    page.get_by_role("button", name="Add").click()
+    page.locator(".notice").get_by_text("no run has nosuch in its name or id").wait_for()
+    page.get_by_label("Add a run").fill("good")  # and at once, before the list is there
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/compare?runs={lab.run}")
+
+
+def test_candles_have_the_whole_room_on_a_phone_and_are_as_many_as_it_shows(browser, server, lab):
+    """The library lays its panes out as a table, and tables have a wide first column there."""
+    phone = Visitor(browser, server.link, 390)
+    page = phone.see(f"data/{lab.market}")
+    page.wait_for_selector(".candles canvas")
+    assert page.eval_on_selector(".candles td", "cell => cell.getBoundingClientRect().width") == 0
+    width = page.eval_on_selector(".candles", "host => host.clientWidth")
+    asked = [int(url.partition("points=")[2].partition("&")[0]) for url in phone.requests if "/candles?" in url]
+    assert asked
+    assert all(points <= 2.5 * width + 1 for points in asked), (asked, width)
+    assert phone.problems == []
+    phone.close()
+
+
+def test_marks_of_an_axis_are_told_apart_and_none_is_rounded(visitor):
+    marks = """async ([values, kind, step]) => {
+        const { mark } = await import(new URL('static/core/format.js', document.baseURI));
+        return values.map((value) => mark(value, kind, step));
+    }"""
+    page = visitor.see("")
+
+    def told(*asked):
+        return page.evaluate(marks, list(asked))
+
+    assert told([0.0025, 0.005, 0.0075], "number", 0.0025) == ["0.0025", "0.0050", "0.0075"]
+    assert told([-0.025, 0.05, 0.1], "percent", 0.025) == ["−2.5%", "5.0%", "10.0%"]
+    assert told([0, 0.5, 1], "percent", 0.5) == ["0%", "50%", "100%"]
+    assert told([0, 500_000, 1_000_000], "steps", 500_000) == ["0", "500 k", "1.00 M"]
+    assert told([1_000_000, 1_002_500], "steps", 2_500) == ["1.0000 M", "1.0025 M"]
+    assert told([100_000, 100_500], "rate", 500) == ["100.0 k/s", "100.5 k/s"]
 
 
 def test_figures_have_the_units_of_what_was_trained(visitor):
@@ -274,10 +357,11 @@ def test_it_comes_back_after_a_restart(browser, lab):
         own.stop()
         visited.page.wait_for_selector("#connection[data-state=waiting]", timeout=30_000)
         assert visited.page.inner_text("#connection") == "Reconnecting"
+        visited.page.click("#navigation >> text=Runs")  # whose module was not asked for yet
+        visited.page.locator("main").get_by_text("The server does not answer").wait_for()
         own.start()
         visited.page.wait_for_selector("#connection[data-state=live]", timeout=60_000)
-        visited.page.click("#navigation >> text=Runs")
-        visited.page.wait_for_selector("main[data-page=runs]")
+        visited.page.get_by_role("link", name="good").first.wait_for()
     finally:
         visited.close()
         own.stop()

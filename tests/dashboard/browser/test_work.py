@@ -147,7 +147,7 @@ def test_a_study_moves_while_it_runs(visited, served):
         "smoke",
         *small,
         "--trials",
-        "3",
+        "12",  # three are over before a browser is there
         "--study",
         "seen",
         "--seeds",

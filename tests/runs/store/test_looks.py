@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import velodrome as vd
-from tests.runs.small_runs import one_thread, small_run  # noqa: F401
+from tests.runs.small_runs import TINY, one_thread, small_run  # noqa: F401
+from velodrome.runs.config.files import load_run_config
 from velodrome.runs.store.looks import Look, SeenBars, add_looks, looks_at, overlap, told_looks
 from velodrome.runs.store.schema import tables
-from velodrome.runs.store.store import open_store
+from velodrome.runs.store.store import open_store, whole_address
 from velodrome.tables.hashing import bars_of
 
 DATA = (SeenBars("A", 100, 199), SeenBars("B", 100, 199))
@@ -85,3 +88,24 @@ def test_a_test_split_that_ends_a_little_earlier_is_no_new_data(tmp_path):
     assert "for the first time" in notes[0]
     assert notes[1].startswith("look number 2 at this test data: 1 other policy was played on it before, and")
     assert notes[2].startswith("look number 3 at this test data: 2 other policies were played on it before")
+
+
+def test_a_store_by_a_relative_address_is_the_same_from_every_folder(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    run = vd.train("smoke", mode="quiet", evaluate=False, **{**TINY, "logging.store": "sqlite:///rows.db"})
+    with vd.AgentTrainingService("runs", "sqlite:///rows.db") as service:
+        assert service.placed(load_run_config("smoke", {"logging.store": "sqlite:///rows.db"}))
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        look_at = vd.evaluate(run.path).information["look"]
+        assert look_at["before"] == 0
+        assert len(looks_at(service.store, look_at["data_hash"])) == 1
+    assert list(Path().iterdir()) == []
+    assert service.url == run.config.logging.store == f"sqlite:///{tmp_path}/rows.db"
+
+
+def test_only_the_path_of_a_file_is_made_whole(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert whole_address("sqlite:///a b/../x.db?timeout=3") == f"sqlite:///{tmp_path}/x.db?timeout=3"
+    for url in ("sqlite:////x.db", "sqlite://", "sqlite:///:memory:", "postgresql://u:p@h/db", "nonsense"):
+        assert whole_address(url) == url

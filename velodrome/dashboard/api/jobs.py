@@ -13,7 +13,7 @@ from velodrome.dashboard.api.configuration import chosen_config, command_line
 from velodrome.dashboard.api.logs import Part, part_of
 from velodrome.dashboard.site import IDENTITY, Site
 from velodrome.runs.config.run_config import dotted
-from velodrome.service.job import STATUSES, Job
+from velodrome.service.job import MOST_PRIORITY, STATUSES, Job
 from velodrome.service.listing import status_of
 from velodrome.service.worker.task import output_of
 
@@ -33,7 +33,8 @@ def content(job: Job, site: Site) -> dict[str, Any]:
     found = {name: value for name, value in asdict(job).items() if name not in HIDDEN}
     about = {"shown": status_of(job), "total_steps": job.total_steps, "actions": list(ACTIONS.get(job.status, ()))}
     study = site.study_names().get(job.study) if job.study else None
-    return {**found, **about, "study_name": study, "machine": job.machine.partition("|")[0]}
+    has_run = site.index.line(job.id) is not None  # what ends before its training begins never has one
+    return {**found, **about, "study_name": study, "has_run": has_run, "machine": job.machine.partition("|")[0]}
 
 
 def job_of(site: Site, identity: str) -> Job:
@@ -89,7 +90,7 @@ class Submission(Asked):
     preset: str | None = Field(None, max_length=100, description="a preset to start from")
     settings: dict[str, Any] = Field(description="values by dotted key; {} for those of the preset alone")
     owner: str | None = Field(None, max_length=100, description="whose it is; the server's user if not given")
-    priority: int = Field(0, ge=-1_000_000, le=1_000_000, description="higher ones begin first")
+    priority: int = Field(0, ge=-MOST_PRIORITY, le=MOST_PRIORITY, description="higher ones begin first")
     cores: int = Field(1, ge=1, le=100_000)
     memory: str | None = Field(None, max_length=40, description="at most so much, such as 4GB")
     gpu_memory: str | None = Field(None, max_length=40, description="of a GPU that must be free, such as 8GB")
@@ -134,7 +135,7 @@ def cancel(site: Site, question: Question[Asked]) -> Any:
 class Priority(Asked):
     """How early a training begins."""
 
-    priority: int = Field(ge=-1_000_000, le=1_000_000, description="higher ones begin first")
+    priority: int = Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY, description="higher ones begin first")
 
 
 @routes.post("/api/jobs/{id}/priority", Priority)

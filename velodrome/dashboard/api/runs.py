@@ -113,6 +113,7 @@ def show(site: Site, question: Question[Asked]) -> Any:
         "children": [{"id": child, "step": row.step} for child, row in site.store.lineage(parent=line.id)],
         "job": None if job is None else job_content(job, site),
         "has_log": (line.folder / "log.txt").is_file(),
+        "has_folder": (line.folder / INFORMATION).is_file(),
     }
     found["actions"] = _actions(line, found)
     return found
@@ -122,7 +123,7 @@ def _actions(line: RunLine, found: dict[str, Any]) -> list[str]:
     """Return what can be asked of a run now."""
     job = found["job"]
     possible = [name for name in (job["actions"] if job else ()) if name != "priority"]
-    if line.status in OVER and (found["checkpoints"] or found["members"]):
+    if line.status in OVER and found["has_folder"] and (found["checkpoints"] or found["members"]):
         possible += ["evaluate", "promote"]
     return possible
 

@@ -1,6 +1,6 @@
 /** The frame around the pages: which address is which page, the links to them, the connection, and errors. */
 
-import { isLeaving } from "./core/api.js";
+import { get, isLeaving } from "./core/api.js";
 import { fill, focusOn, h, write } from "./core/element.js";
 import * as live from "./core/live.js";
 import { themeButton } from "./core/theme.js";
@@ -40,6 +40,7 @@ const content = document.getElementById("content");
 const navigation = document.getElementById("navigation");
 const links = new Map();
 let leaving = new AbortController();
+const missed = new Set(); // modules that were asked for while the server was away
 let shown = 0; // counts pages, so that a slow one that was left does not appear over the next
 
 /** The page of an address: its module, its parts and what it is asked; null if no page has it. */
@@ -65,6 +66,21 @@ function pageOf(location) {
   return null;
 }
 
+/** The module of a page; an error says that the server is away, if that is why there is none. */
+async function moduleOf(name, signal) {
+  try {
+    return await import(`./pages/${name}.js`);
+  } catch (error) {
+    await get("api/whoami", {}, signal).catch((away) => {
+      missed.add(name);
+      throw away;
+    });
+    if (!missed.has(name)) throw error;
+    location.reload(); // browsers may remember that a module could not be had
+    return new Promise(() => {});
+  }
+}
+
 /** Show the page of the browser's address. */
 async function show({ keepPlace = false } = {}) {
   leaving.abort();
@@ -86,7 +102,7 @@ async function show({ keepPlace = false } = {}) {
   try {
     if (page === null) await notFound(host);
     else {
-      const module = await import(`./pages/${page.module}.js`);
+      const module = await moduleOf(page.module, signal);
       await module.show(host, context);
     }
   } catch (error) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -97,6 +98,14 @@ def open_store(
     except OSError as error:
         raise StoreError(f"{file.parent}: the folder of the runs cannot be made: {error.strerror}.") from error
     return SqlStore(URL.create("sqlite", database=str(file)), busy_seconds, fence)
+
+
+def whole_address(url: str) -> str:
+    """Return the URL of a store with the whole path of an SQLite file: who reads it later may be in another folder."""
+    kind, _, file = url.partition(":///")
+    path, mark, query = file.partition("?")
+    is_path = kind.startswith("sqlite") and path and not path.startswith((":", "file:"))
+    return f"{kind}:///{os.path.abspath(path)}{mark}{query}" if is_path else url
 
 
 def check_address(url: str) -> str:

@@ -16,6 +16,7 @@ import { choices, select } from "../parts/basics.js";
 import { complain } from "../parts/notices.js";
 
 const POINTS = 1500;
+const DENSEST = 2.5; // candles for each px of a pane, so that all of them are in sight
 const MARKED = 160; // trades in sight up to which each is marked; more would hide the candles
 const FIRST_TRADES = 40; // that are in sight at first
 const WORDED = 40; // trades in sight up to which each tells its profit
@@ -34,7 +35,7 @@ function look() {
     layout: { background: { color: colour("card") }, textColor: colour("muted"), fontSize: 12, attributionLogo: false },
     grid: { vertLines: { color: colour("grid") }, horzLines: { color: colour("grid") } },
     rightPriceScale: { borderColor: colour("border"), entireTextOnly: true },
-    timeScale: { borderColor: colour("border"), timeVisible: true, secondsVisible: false },
+    timeScale: { borderColor: colour("border"), timeVisible: true, secondsVisible: false, minBarSpacing: 0.1 },
     crosshair: { mode: 0 },
   };
 }
@@ -74,7 +75,8 @@ class Pane {
   }
 
   async load(asked) {
-    const found = await this.ask({ timeframe: this.timeframe, points: POINTS, ...asked });
+    const points = Math.min(POINTS, Math.max(2 * COARSE, Math.round(DENSEST * this.host.clientWidth)));
+    const found = await this.ask({ timeframe: this.timeframe, points, ...asked });
     this.loaded = found;
     const precision = decimals(found.close);
     this.series.applyOptions({ priceFormat: { type: "price", precision, minMove: 10 ** -precision } });

@@ -13,6 +13,7 @@ import { lastOf, nearest, rangeX, rangeY } from "./ranges.js";
 
 const LABELLED = 8; // series that have their label at the end of the line
 const LISTED = 24; // series that the legend names one by one
+const MARK_ROOM = 28; // px, half of the last mark of x
 const NARROW = 520; // px, under which labels at the end would take the room of the lines
 const WRITE_X = {
   steps: short,
@@ -144,7 +145,7 @@ export class LineChart {
       mode: 2,
       width,
       height: this.plot.clientHeight || this.height,
-      padding: [10, this.isLabelled ? labelRoom(this.series, font) : 14, 0, 0],
+      padding: [10, this.isLabelled ? labelRoom(this.series, font) : MARK_ROOM, 0, 0],
       legend: { show: false },
       tzDate:
         this.kindX === "market" ? (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC") : (at) => new Date(at * 1000),
@@ -167,7 +168,7 @@ export class LineChart {
           values: (_, splits, __, ___, step) =>
             isTime
               ? timeMarks(splits, step, this.kindX === "market")
-              : splits.map((value) => (this.kindX === "steps" ? short(value) : mark(value, "number", step))),
+              : splits.map((value) => mark(value, this.kindX === "steps" ? "steps" : "number", step)),
         },
         {
           ...axis,

@@ -48,8 +48,8 @@ export function percent(value, decimals = 1, plus = false) {
   return `${signed(format(places, places, plus ? { signDisplay: "exceptZero" } : {}).format(value * 100))}%`;
 }
 
-/** A large number in short: 12.3 k, 4.56 M, 1.20 G. */
-export function short(value) {
+/** A large number in short: 12.3 k, 4.56 M, 1.20 G. step: what it is told apart from, where that needs more digits. */
+export function short(value, step = null) {
   if (!isNumber(value)) return NOTHING;
   const size = Math.abs(value);
   for (const [unit, name] of [
@@ -57,7 +57,11 @@ export function short(value) {
     [1e6, "M"],
     [1e3, "k"],
   ]) {
-    if (size >= unit) return `${signed((value / unit).toPrecision(3))} ${name}`.replace(/e\+\d+/, "");
+    if (size < unit) continue;
+    const digits = (value / unit).toPrecision(3).replace(/e\+\d+/, "");
+    const needed = step === null ? 0 : decimalsOf(step / unit);
+    const isEnough = needed <= (digits.split(".")[1] ?? "").length;
+    return `${signed(isEnough ? digits : (value / unit).toFixed(needed))} ${name}`;
   }
   return number(value, 3);
 }
@@ -171,13 +175,20 @@ const WRITERS = {
   money: (value) => fixed(value, 2),
 };
 
+/** Decimals with which the marks of a step are told apart, and none is rounded: steps of 0.025 need three. */
+function decimalsOf(step) {
+  let decimals = 0;
+  while (decimals < 8 && Math.abs(step * 10 ** decimals - Math.round(step * 10 ** decimals)) > 1e-6) decimals += 1;
+  return decimals;
+}
+
 /** A value on an axis: as many decimals as the steps between its marks need. */
 export function mark(value, kind, step) {
-  const scale = kind === "percent" ? 100 : 1;
-  const decimals = Math.max(0, Math.min(8, -Math.floor(Math.log10(step * scale) + 1e-9)));
-  if (kind === "percent") return `${fixed(value * 100, decimals)}%`;
+  if (kind === "percent") return `${fixed(value * 100, decimalsOf(step * 100))}%`;
   if (kind === "number" || kind === "money" || kind === "ratio")
-    return Math.abs(value) >= 1e6 || (value !== 0 && step < 1e-6) ? number(value, 3) : fixed(value, decimals);
+    return Math.abs(value) >= 1e6 || (value !== 0 && step < 1e-6) ? number(value, 3) : fixed(value, decimalsOf(step));
+  if (kind === "steps") return short(value, step);
+  if (kind === "rate") return `${short(value, step)}/s`;
   return figure(value, kind);
 }
 

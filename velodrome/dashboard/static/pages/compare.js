@@ -1,6 +1,6 @@
 /** Up to eight runs laid over each other, and what differs between them. Many more can be drawn by their address. */
 
-import { address, get, part } from "../core/api.js";
+import { address, get, isLeaving, part } from "../core/api.js";
 import { fill, freshId, h, settled } from "../core/element.js";
 import { NOTHING, counted, figure } from "../core/format.js";
 import * as live from "../core/live.js";
@@ -217,19 +217,36 @@ async function runPicker(ids, go, signal) {
   const list = h("datalist", { id: `${id}-list` });
   const known = new Map();
   const input = h("input", { id, type: "search", list: `${id}-list`, placeholder: "name or id", autocomplete: "off" });
-  const look = settled(200, async () => {
-    const found = await get("api/runs", { q: input.value.trim(), limit: 20 }, signal).catch(() => ({ runs: [] }));
+  const search = async () => {
+    const found = await get("api/runs", { q: input.value.trim(), limit: 20 }, signal);
     known.clear();
     for (const run of found.runs) known.set(`${run.name} (${run.id})`, run.id);
     fill(
       list,
       [...known.keys()].map((text) => h("option", { value: text })),
     );
-  });
-  const add = () => {
-    const chosen = known.get(input.value) ?? (known.size === 1 ? [...known.values()][0] : null);
-    if (chosen && !ids.includes(chosen) && ids.length < MOST)
+    return found.runs;
+  };
+  const look = settled(200, () => search().catch(() => {}));
+  /** The run that is meant: one of the list, the only one that fits, or the only one of that very name. */
+  const meant = async () => {
+    if (known.has(input.value)) return known.get(input.value);
+    const wanted = input.value.trim();
+    const fitting = await search(); // what is known may be of what was typed before
+    const exact = fitting.filter((run) => [run.name, run.id].includes(wanted));
+    const chosen = exact.length === 1 ? exact : fitting;
+    if (chosen.length === 1) return chosen[0].id;
+    const several = `several runs fit ${wanted || "that"}: choose one of the list`;
+    throw new Error(fitting.length ? several : `no run has ${wanted} in its name or id`);
+  };
+  const add = async () => {
+    try {
+      const chosen = await meant();
+      if (ids.includes(chosen)) throw new Error("that run is here already");
       go(`compare?runs=${[...ids, chosen].map(part).join(",")}`);
+    } catch (error) {
+      if (!isLeaving(error) && !signal.aborted) complain(error);
+    }
   };
   input.addEventListener("input", () => (known.has(input.value) ? add() : look()));
   input.addEventListener("focus", look);

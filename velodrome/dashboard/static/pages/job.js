@@ -26,7 +26,7 @@ export async function show(host, { parts, signal, title }) {
         job.name,
         [badge(job.status, job.shown || job.status), job.message ? ` · ${job.message}` : ""],
         jobButtons(job, load),
-        job.status === "waiting" ? null : h("a.button", { href: `runs/${part(job.id)}` }, "Its run"),
+        !job.has_run ? null : h("a.button", { href: `runs/${part(job.id)}` }, "Its run"),
       ),
       job.status === "failed" ? warnings([job.message || "It failed; its log says why."]) : null,
       bar(`Progress of ${job.name}`, job.total_steps ? job.steps / job.total_steps : 0).node,

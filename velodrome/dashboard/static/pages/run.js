@@ -118,10 +118,7 @@ export async function show(host, { parts, asked, signal, title, again }) {
     fill(
       buttons,
       act("pause", "Pause", job("pause")),
-      act("resume", "Resume", async () => {
-        await post(`${path}/resume`);
-        await reload();
-      }),
+      act("resume", "Resume", job("resume")),
       act("evaluate", "Evaluate", async () =>
         follow(task, await post(`${path}/evaluate`, {}), signal, (end) => end.status === "done" && reload(true)),
       ),

@@ -41,6 +41,8 @@ export function question(title, text, { yes = "Yes", danger = false, fields = []
     const inputId = freshId("answer");
     return { field, input: h("input", { id: inputId, name: field.name, value: field.value ?? "" }), inputId };
   });
+  // Enter in a field presses the first button that submits: that one says yes.
+  const not = h("button", { type: "button", on: { click: () => dialog.close("no") } }, "Not now");
   const dialog = h(
     "dialog",
     { "aria-labelledby": id },
@@ -59,7 +61,7 @@ export function question(title, text, { yes = "Yes", danger = false, fields = []
       ),
       h(
         "div.actions",
-        h("button", { value: "no", type: "submit" }, "Not now"),
+        not,
         h("button", { value: "yes", type: "submit", class: danger ? "danger" : "main" }, yes),
       ),
     ),

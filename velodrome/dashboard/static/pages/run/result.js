@@ -20,6 +20,10 @@ const STRIPPED = 13; // actions that one strip can show; of more, the most frequ
 /** Fill a host with the evaluations of a run, the final one first. */
 export async function result(host, run, path, signal) {
   const official = run.official ? officialCard(run.official) : null;
+  if (!run.has_folder) {
+    const text = "What it came to is above; its curves and trades lay in the folder.";
+    return void fill(host, official, empty("The folder of this run is gone", text));
+  }
   if (!run.evaluations.length) {
     const text =
       run.status === "running"

@@ -110,7 +110,7 @@ export function space(firstStudy, firstTrials, signal, kept) {
       .sort((a, b) => a[0] - b[0]);
     chart.data(
       points.length
-        ? [{ label: slice.key, name: "agent", x: points.map(([x]) => x), y: points.map(([, y]) => y), points: true }]
+        ? [{ label: study.score, name: "agent", x: points.map(([x]) => x), y: points.map(([, y]) => y), points: true }]
         : [],
     );
     const pick = select(
