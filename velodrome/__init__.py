@@ -39,6 +39,7 @@ _HOMES = {
     "cross_validate": "velodrome.runs.folds.cross_validation",
     "AgentTrainingService": "velodrome.service.service",
     "tune": "velodrome.service.tuning",
+    "train_population": "velodrome.tune.population.population",
 }
 __all__ = [
     "AgentTrainingService",
@@ -70,6 +71,7 @@ __all__ = [
     "to_sb3",
     "to_torchrl",
     "train",
+    "train_population",
     "tune",
     "walk_forward",
 ]
@@ -94,6 +96,7 @@ if TYPE_CHECKING:
         describe_features,
         walk_forward,
     )
+    from velodrome.tune.population.population import train_population
     from velodrome.vector.config import VectorizedEnvConfig
     from velodrome.vector.fleet.monitor import VecMonitor
     from velodrome.vector.fleet.pool import EnvPool

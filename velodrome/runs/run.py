@@ -53,6 +53,7 @@ def train(
     market: Market | Basket | Mapping[str, Any] | None = None,
     bars: Bars | Source | None = None,
     trust: bool = False,
+    until: int | None = None,
     **overrides: Any,
 ) -> Run:
     """Train an agent, or several that differ only in their seed (seeds=5), and return the run, or the group of runs.
@@ -66,6 +67,7 @@ def train(
     bars: prices that a program has, as Bars, a DataFrame or several by symbol, in place of `market.source`. They are
         read as the section `market` says and kept beside the runs, so that nothing need be given again.
     trust: code that is named in the configuration of another run's folder may be imported (docs/security.md).
+    until: a step at which it stops and saves, as if it were interrupted there; `resume` goes on. No group has one.
     """
     if isinstance(market, Mapping | str | Path):  # of the last two the section says what to write
         overrides["market"], market = market, None
@@ -77,7 +79,8 @@ def train(
         chosen, origins = setup.with_bars(config, overrides, bars)
     check_source(config, chosen, trust)
     if (begun := launch.begun(here(chosen.logging.folder))) is not None:  # torchrun has started its ranks again
-        return resume(begun, market=market, console=console, mode=mode, evaluate=evaluate, trust=trust)
+        going_on: dict[str, Any] = {"console": console, "mode": mode, "evaluate": evaluate, "trust": trust}
+        return resume(begun, market=market, until=until, **going_on)
     chosen.usable_device()  # refuse a device that cannot be used before there is a folder
     if is_rank():
         setup.check_ranks(chosen)
@@ -95,6 +98,7 @@ def train(
     run = Run.create(chosen, built)
     launch.remember(run.path)
     sitting = session_of(run, built)
+    _stop_at(sitting, until)
     sitting.shortened = shortened
     sitting.remarks += [told] if told else []
     return sitting.go(console, mode, evaluate)
@@ -112,6 +116,7 @@ def resume(
     market: Market | Basket | None = None,
     data: str | Path | None = None,
     trust: bool = False,
+    until: int | None = None,
     **overrides: Any,
 ) -> Run:
     """Continue a run from its last checkpoint; on the CPU the result is the same to the bit as without a stop.
@@ -123,6 +128,7 @@ def resume(
         With another seed, evaluation or learning rate (docs/runs.md has all) a child run begins at the last checkpoint
         and is returned. What does not fit the state (another environment, network or data) is refused.
     trust: code that the run names may be imported, though it was not used here before (docs/security.md).
+    until: a step at which it stops and saves, as if it were interrupted there; a single run, no group.
     """
     found = Run.open(run, root, trust)
     found.check_outside()
@@ -143,12 +149,25 @@ def resume(
         begin_from = checkpoints.latest_valid(found.path)
         if begin_from is None:
             raise RunError(f"{found.path}: this run has no checkpoint yet, so that no child can begin at one.")
-        child = Session(found.child(wanted, changed, market, begin_from.steps), market, True, begin_from)
+        begun = found.child(wanted, changed, market, begin_from.steps)
+        child = Session(begun, market, True, begin_from, until=until)
         if "steps" in changed and wanted.learner.scheduled(0.0) != wanted.learner.scheduled(1.0):
             child.remarks.append(told_schedules(found.config, wanted, begin_from.steps))
         return child.go(console, mode, evaluate)
     begin_from = None if done else found.parents_checkpoint()
-    return session_of(found, market, True, begin_from, wanted if changed else None).go(console, mode, evaluate)
+    sitting = session_of(found, market, True, begin_from, wanted if changed else None)
+    _stop_at(sitting, until)
+    return sitting.go(console, mode, evaluate)
+
+
+def _stop_at(sitting: Session, until: int | None) -> None:
+    """Let a sitting end at a step, if there is one."""
+    if until is not None and sitting.config.trainings > 1:
+        raise ConfigError(
+            f"until = {until:,}: several agents (seeds, ensemble) come to that step one after the other. Leave it out, "
+            "or train them as runs of their own."
+        )
+    sitting.until = until
 
 
 def _check_steps(run: Run, wanted: RunConfig, done: int, is_child: bool) -> None:

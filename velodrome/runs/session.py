@@ -67,7 +67,7 @@ class Session:
     """One sitting of a run: from its beginning, or from its last checkpoint, to its end or an interruption.
 
     begin_from: a parent's checkpoint, of a run that has none of its own. told: what the run is told from now on. place:
-    among the training seeds of a group, in words.
+    among the training seeds of a group, in words. until: the step at which this sitting stops and saves.
     """
 
     def __init__(
@@ -78,11 +78,12 @@ class Session:
         begin_from: checkpoints.Checkpoint | None = None,
         told: RunConfig | None = None,
         place: str = "",
+        until: int | None = None,
     ) -> None:
         from velodrome.evaluation.validation import BestSoFar
 
         self.run, self.market, self.resumed, self.begin_from = run, market, resumed, begin_from
-        self.config, self.id, self.place = told or run.config, run.folder.id, place
+        self.config, self.id, self.place, self.until = told or run.config, run.folder.id, place, until
         self.remarks: list[str] = []  # what a person should know of how it goes on
         self.shortened = ""  # what was done to the windows, for people
         self.shelf: Path | None = None  # folder where trainings leave what they are taught for others of their study
@@ -251,7 +252,7 @@ class Session:
                     self._await_checkpoint()  # a shortage of memory in the first iteration goes back to it
                 if (clock := getattr(self.learner, "clock", None)) is not None:
                     clock.take()  # what came before is no part of the first iteration
-                while not self._is_over and not self.interrupts.requested:
+                while not self._is_over and not self._stops:
                     self._iterate()
                 if self.learner.steps > self.saved_steps:
                     self._save()
@@ -314,6 +315,11 @@ class Session:
         patience = self.config.evaluation.patience
         waited = patience is not None and self.best.since >= patience
         return self.learner.steps >= self.config.steps or self._has_episodes or waited
+
+    @property
+    def _stops(self) -> bool:
+        """Whether this sitting ends, though the run goes on in a later one."""
+        return self.interrupts.requested or (self.until is not None and self.learner.steps >= self.until)
 
     @property
     def _has_episodes(self) -> bool:

@@ -25,6 +25,7 @@ from velodrome.writing import replace_text, replacing
 if TYPE_CHECKING:
     import polars as pl
 
+    from velodrome.learn.acting import TrainedPolicy
     from velodrome.runs.config.run_config import RunConfig
     from velodrome.runs.trained import Run
     from velodrome.tables.basket import Basket
@@ -81,7 +82,17 @@ def record(run: Run, market: Market | Basket | None = None) -> None:
     """
     kept = keeps_what_it_was_taught(run)
     policy = run.load_policy("latest") if kept else run.policy
-    config, market = run.config, run.market if market is None else market
+    figures, returns = played(policy, run.config, run.market if market is None else market)
+    figures = {**figures, **({KEPT: 1.0} if kept else {})}
+    if seconds := training_seconds(run.metrics):
+        figures[SECONDS] = seconds
+    write(run.path, figures, returns)
+
+
+def played(
+    policy: TrainedPolicy, config: RunConfig, market: Market | Basket | None
+) -> tuple[dict[str, float], NDArray[np.float64] | None]:
+    """Play the validation split; return figures by name, and where there is an account its returns."""
     returns: NDArray[np.float64] | None = None
     if keeps_account(config, market):
         from velodrome.evaluation.sharpe import moments
@@ -98,11 +109,8 @@ def record(run: Run, market: Market | Basket | None = None) -> None:
         # Who never trades has no ratio, and earns nothing for no risk.
         figures = {"sharpe": 0.0, **figures, PER_BAR: 0.0 if math.isnan(found) else found}
     else:
-        figures = play_validation(policy, config, market).figures
-    figures = {**figures, **({KEPT: 1.0} if kept else {})}
-    if seconds := training_seconds(run.metrics):
-        figures[SECONDS] = seconds
-    write(run.path, figures, returns)
+        figures = dict(play_validation(policy, config, market).figures)
+    return figures, returns
 
 
 def training_seconds(metrics: pl.DataFrame) -> float:
