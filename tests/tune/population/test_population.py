@@ -112,6 +112,29 @@ def test_one_that_was_interrupted_goes_on_to_the_same_result(trained, tmp_path, 
     assert once_more.rounds == again.rounds
 
 
+def test_a_finished_one_is_read_and_not_tested_again(trained, monkeypatch):
+    monkeypatch.setattr(population_module, "evaluate_run", None)
+    again = train(trained.path.parent, evaluate=True)
+    assert again.evaluation is not None
+    assert trained.evaluation is not None
+    assert again.evaluation.metrics == trained.evaluation.metrics
+    assert repr(again) == repr(trained)
+
+
+def test_environments_without_a_market_have_populations_too(tmp_path):
+    settings = {"env": "template", "steps": 512, "num_envs": 8, "ppo.rollout_length": 16, "network.hidden": (8,)}
+    settings |= {"logging.folder": str(tmp_path), "evaluation.episodes": 8}
+    options = {"members": 2, "rounds": 2, "search": ["ppo.learning_rate=1e-4:1e-1:log"], "mode": "quiet", "name": "two"}
+    found = vd.train_population(settings, search_only=True, **options)
+    assert found.score == "return"
+    assert found.evaluation is not None
+    again = vd.train_population(settings, search_only=True, **options)
+    assert again.evaluation is not None
+    assert again.evaluation.metrics == found.evaluation.metrics
+    looks = list((found.best.path / "evaluation").glob("*.json"))
+    assert len(looks) == 1
+
+
 def test_members_in_processes_of_their_own_learn_the_same(trained, tmp_path):
     screen = Console(file=io.StringIO(), width=200)
     found = train(tmp_path, processes=2, rounds=1, mode="plain", console=screen)

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import functools
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from velodrome.errors import VelodromeError, sentence
+from velodrome.errors import sentence
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.machine import memory
 from velodrome.runs.session import Session
 from velodrome.runs.store.from_folder import members_of, steps_of
-from velodrome.runs.together.processes import OUT_OF_MEMORY, Job, Seen, processes_for, seen_in, train_together
+from velodrome.runs.together.processes import (
+    Job,
+    Seen,
+    processes_for,
+    seen_in,
+    told_by_its_folder,
+    train_together,
+    worth_apart,
+)
 from velodrome.runs.trained import Ensemble, Run, SeedGroup
 
 if TYPE_CHECKING:
     from velodrome.runs.live.display import Mode
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
-
-START_SECONDS = 10.0  # that a process takes to import, to receive the data and to load kernels
 
 
 class GroupSession(Session):
@@ -103,21 +107,15 @@ def together(trained: Session, left: int) -> int:
     """
     seconds = trained.config.steps * trained.pace
     same = getattr(trained.learner, "same_on_any_threads", False)
-    most = processes_for(trained.config, trained.market, left) if same else 1
-    return 1 if most < 2 or -(-left // most) * seconds + START_SECONDS >= left * seconds else most
+    return worth_apart(processes_for(trained.config, trained.market, left) if same else 1, left, seconds)
 
 
 def _train_member(path: Path, seed: int, market: Market | Basket | None, mode: Mode) -> None:
     """Train a member, in a process of its own."""
     group = Run.open(path)
     assert isinstance(group, SeedGroup)
-    try:
+    with told_by_its_folder():
         member_session(group, seed, market).go(None, mode, evaluate=False)
-    except Exception as error:
-        lacks_memory = memory.shortage(error) is not None
-        if not (lacks_memory or isinstance(error, VelodromeError)):
-            raise
-        sys.exit(OUT_OF_MEMORY if lacks_memory else 1)  # the folder says why
 
 
 def session_of(

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from velodrome.envs.catalog import CATALOG
-from velodrome.errors import OutOfMemoryError, RunError
+from velodrome.errors import OutOfMemoryError, RunError, VelodromeError
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.interrupts import Interrupts
+from velodrome.runs.machine.memory import shortage
 from velodrome.runs.store.from_folder import steps_of
 from velodrome.vector.cores import allowed_envs, available_cores, free_memory, is_rank
 from velodrome.vector.fleet.autoscale import bytes_in_use
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from velodrome.tables.market import Market
 
 POLL_SECONDS = 0.25
+START_SECONDS = 10.0  # that a process takes to import, to receive the data and to load kernels
 OUT_OF_MEMORY = errno.ENOMEM  # exit code of a process whose training ran out of memory
 
 log = logging.getLogger("velodrome.runs")
@@ -148,6 +152,26 @@ def processes_for(config: RunConfig, market: Market | Basket | None, count: int)
     envs = allowed_envs()
     allowed = count if envs is None else envs // config.num_envs
     return max(min(count, allowed, available_cores(), free_memory() // (2 * bytes_in_use())), 1)
+
+
+def worth_apart(processes: int, count: int, seconds: float) -> int:
+    """Return in how many processes, this many at most, to do so many pieces of work; 1: in this one.
+
+    seconds: that a piece takes here, one after the other.
+    """
+    return 1 if processes < 2 or -(-count // processes) * seconds + START_SECONDS >= count * seconds else processes
+
+
+@contextlib.contextmanager
+def told_by_its_folder() -> Iterator[None]:
+    """End this process, whose run failed inside, with the code that says how; the run's folder says why."""
+    try:
+        yield
+    except Exception as error:
+        lacks_memory = shortage(error) is not None
+        if not (lacks_memory or isinstance(error, VelodromeError)):
+            raise
+        sys.exit(OUT_OF_MEMORY if lacks_memory else 1)
 
 
 def can_be_apart(config: RunConfig) -> bool:

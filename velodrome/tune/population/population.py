@@ -7,15 +7,15 @@ are ordinary runs in the population's folder, beside `population.json`, from whi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,11 +36,17 @@ from velodrome.runs.config.run_config import RunConfig, dotted
 from velodrome.runs.evaluate import evaluate as evaluate_run
 from velodrome.runs.folder import folder_name, new_identity
 from velodrome.runs.live.display import choose_mode
-from velodrome.runs.machine import memory
 from velodrome.runs.run import resume
 from velodrome.runs.store.from_folder import steps_of
-from velodrome.runs.together.processes import OUT_OF_MEMORY, Job, processes_for, seen_in, train_together
-from velodrome.runs.trained import Run, check_source, run_name
+from velodrome.runs.together.processes import (
+    Job,
+    processes_for,
+    seen_in,
+    told_by_its_folder,
+    train_together,
+    worth_apart,
+)
+from velodrome.runs.trained import EPISODES, Run, check_source, run_name
 from velodrome.tune.outcome import PER_BAR, legal_score, played
 from velodrome.tune.population.evolution import first_settings, heirs, moved
 from velodrome.tune.space import Space, space_of
@@ -49,6 +55,7 @@ from velodrome.writing import replace_text
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from velodrome.bars.frame import Bars
     from velodrome.evaluation.result import Evaluation
     from velodrome.runs.live.display import Mode
     from velodrome.tables.basket import Basket
@@ -56,7 +63,6 @@ if TYPE_CHECKING:
 
 FILE = "population.json"
 FEWEST, MOST = 2, 1_000  # members
-START_SECONDS = 10.0  # that a process takes to import, to receive the data and to load kernels
 
 
 @dataclass
@@ -95,14 +101,13 @@ class Population(Summarised):
 
     def summary(self) -> Summary:
         """Return the members of every round, the best first."""
-        rows = tuple(
-            (f"{number}", member.run, _told(member.settings), "" if member.parent is None else f"{member.parent}", text)
-            for number, each in enumerate(self.rounds, 1)
-            for member in sorted(each, key=_rank, reverse=True)
-            for text in [f"{member.score:.4g}"]
-        )
+        rows = []
+        for number, each in enumerate(self.rounds):
+            for member in sorted(each, key=_rank, reverse=True):
+                taken = "" if member.parent is None else self.rounds[number - 1][member.parent].run
+                rows.append((f"{number + 1}", member.run, _told(member.settings), taken, f"{member.score:.4g}"))
         line = f"population of {len(self.rounds[-1])}, round {len(self.rounds)}, {self.status}: {self.path}"
-        return Summary(line, ("round", "run", "settings", "taken over from", self.score), rows)
+        return Summary(line, ("round", "run", "settings", "taken over from", self.score), tuple(rows))
 
 
 def _rank(member: Member) -> float:
@@ -125,7 +130,8 @@ def train_population(
     score: str | None = None,
     name: str | None = None,
     processes: int | None = None,
-    market: Market | Basket | None = None,
+    market: Market | Basket | Mapping[str, Any] | None = None,
+    bars: Bars | Source | None = None,
     console: Console | None = None,
     mode: Mode | None = None,
     evaluate: bool = True,
@@ -137,7 +143,8 @@ def train_population(
     So settings such as the learning rate are found while agents train, and change as they do, at the price of `members`
     trainings (Jaderberg et al., Population based training of neural networks, 2017).
 
-    config, overrides: as for `vd.train`; `steps` are those of each member. A field that is given a value here keeps it.
+    config, overrides, market, bars: as for `vd.train`; `steps` are those of each member. A field that is given a value
+        here keeps it.
     rounds: stretches that the steps are divided into.
     search: ranges or values of fields, as for `vd.tune`, in place of those that are declared beside them; only what a
         run may change in mid-training can be searched. search_only: nothing else.
@@ -146,7 +153,12 @@ def train_population(
     processes: members that train at once; as many as pay off if None.
     evaluate: play the best member on the final split, once, and write its report.
     """
-    chosen, origins = load_with_origins(config, overrides, own_data=market is not None)
+    if isinstance(market, Mapping | str | Path):  # of the last two the section says what to write
+        overrides["market"], market = market, None
+    if bars is None:
+        chosen, origins = load_with_origins(config, overrides, own_data=market is not None)
+    else:
+        chosen, origins = setup.with_bars(config, overrides, bars)
     check_source(config, chosen, trust)
     _check(chosen, members, rounds)
     chosen.usable_device()
@@ -160,20 +172,31 @@ def train_population(
     mode = mode or choose_mode(console)
     root = here(chosen.logging.folder)
     folder = root / (name or folder_name(f"population-{run_name(chosen)}", time.time(), new_identity()))
-    carrier = Carrier(folder, chosen, space, legal_score(score, chosen, built), members, rounds, built)
-    carrier.console, carrier.mode, carrier.processes = console, mode, processes
+    own = load_run_config(chosen, {"logging.folder": str(folder)})
+    plan = Plan(folder, own, space, legal_score(score, chosen, built), members, rounds)
+    carrier = Carrier(plan, built, console, mode, processes)
     finished = carrier.go()
-    found: Evaluation | None = None
-    population = Population(folder, carrier.score, carrier.history(), "finished" if finished else "interrupted")
+    population = Population(folder, plan.score, carrier.history(), "finished" if finished else "interrupted")
+    tells = mode in ("live", "plain")
     if finished and evaluate and (built is None or chosen.evaluation.final_split is not None):
-        best, sharpe_ratios = population.best, [one.per_bar for one in population.rounds[-1] if one.per_bar is not None]
-        trials = Trials.of(sharpe_ratios) if len(sharpe_ratios) > 1 else None
-        found = evaluate_run(best, market=built, trials=trials, progress=mode == "live")
-        if mode in ("live", "plain"):
-            console.print(found.table())
-    elif not finished and mode in ("live", "plain"):
+        population = replace(population, evaluation=_tested(population, built, mode))
+        if tells and population.evaluation is not None:
+            console.print(population.evaluation.table())
+    elif not finished and tells:
         console.print(f"interrupted and saved; go on: train_population(…, name={folder.name!r})", soft_wrap=True)
-    return Population(folder, carrier.score, carrier.history(), population.status, found)
+    return population
+
+
+def _tested(population: Population, market: Market | Basket | None, mode: Mode) -> Evaluation:
+    """Return the best member's result on the final split: the one that is there, or its first look."""
+    from velodrome.evaluation.result import Evaluation
+
+    best = population.best
+    with contextlib.suppress(VelodromeError):
+        return Evaluation.load(best.path, best.config.evaluation.final_split or EPISODES)
+    sharpe_ratios = [one.per_bar for one in population.rounds[-1] if one.per_bar is not None]
+    trials = Trials.of(sharpe_ratios) if len(sharpe_ratios) > 1 else None
+    return evaluate_run(best, market=market, trials=trials, progress=mode == "live")
 
 
 def _check(config: RunConfig, members: int, rounds: int) -> None:
@@ -217,34 +240,32 @@ def _changeable_space(
     return space
 
 
+class Plan(NamedTuple):
+    """What a population is told; another one under its name is refused."""
+
+    folder: Path
+    config: RunConfig  # of its members, but for what is searched
+    space: Space
+    score: str
+    members: int
+    rounds: int
+
+    def content(self) -> dict[str, Any]:
+        """Return it in plain values, as its file has it."""
+        space = json.loads(json.dumps([one.content() for one in self.space]))
+        told = {"config": self.config.hash, "space": space, "score": self.score}
+        return told | {"members": self.members, "rounds": self.rounds}
+
+
 class Carrier:
     """Carries a population out, round by round; what it has come to is in its file after every step."""
 
-    console: Console
-    mode: Mode
-    processes: int | None
-
     def __init__(
-        self,
-        folder: Path,
-        config: RunConfig,
-        space: Space,
-        score: str,
-        members: int,
-        rounds: int,
-        market: Market | Basket | None,
+        self, plan: Plan, market: Market | Basket | None, console: Console, mode: Mode, processes: int | None
     ) -> None:
-        self.folder, self.space, self.score, self.market = folder, space, score, market
-        self.config = load_run_config(config, {"logging.folder": str(folder)})
-        self.members, self.rounds = members, rounds
+        self.plan, self.market, self.console, self.mode, self.processes = plan, market, console, mode, processes
+        self.folder, self.config = plan.folder, plan.config
         self.done: list[list[Member]] = []  # by round; of the last one perhaps without scores
-        self.about = {
-            "config": config.hash,
-            "space": [one.content() for one in space],
-            "score": score,
-            "members": members,
-            "rounds": rounds,
-        }
 
     def history(self) -> tuple[tuple[Member, ...], ...]:
         """Return the members of each round."""
@@ -255,7 +276,7 @@ class Carrier:
         self._read()
         while True:
             if not self.done or self._is_judged(self.done[-1]):
-                if len(self.done) == self.rounds:
+                if len(self.done) == self.plan.rounds:
                     return True
                 self._begin_round()
             if not self._train(self.done[-1]):
@@ -271,7 +292,7 @@ class Carrier:
             self._write()
             return
         found = read_json(path)
-        if wrong := [name for name, value in self.about.items() if found.get(name) != json.loads(json.dumps(value))]:
+        if wrong := [name for name, value in self.plan.content().items() if found.get(name) != value]:
             raise ConfigError(
                 f"{path}: the population there has another {' and another '.join(wrong)}. Give it another name, or go "
                 "on with what it was begun with."
@@ -280,7 +301,7 @@ class Carrier:
 
     def _write(self) -> None:
         done = [[{**asdict(one), "score": str(one.score)} for one in each] for each in self.done]
-        replace_text(self.folder / FILE, json.dumps({**self.about, "done": done}, indent=1) + "\n")
+        replace_text(self.folder / FILE, json.dumps({**self.plan.content(), "done": done}, indent=1) + "\n")
 
     # A round
 
@@ -296,14 +317,14 @@ class Carrier:
         rng = self._random()
         if not self.done:
             given = dotted(self.config.content())
-            begun = first_settings(self.space, given, self.members, rng)
+            begun = first_settings(self.plan.space, given, self.plan.members, rng)
             self.done.append([Member(self._new(number, own).path.name, own) for number, own in enumerate(begun)])
         else:
             before = self.done[-1]
             taken = heirs([member.score for member in before], rng)
             after = [Member(member.run, member.settings) for member in before]
             for number, parent in taken.items():
-                settings = moved(before[parent].settings, self.space, rng)
+                settings = moved(before[parent].settings, self.plan.space, rng)
                 run = self._child(number, before[parent], settings)
                 after[number] = Member(run.path.name, settings, parent)
             self.done.append(after)
@@ -319,7 +340,7 @@ class Carrier:
         begin = checkpoints.latest_valid(found.path)
         if begin is None:
             raise RunError(f"{found.path}: it has no checkpoint, so that no other member can go on from it.")
-        seed = self.config.seed + self.members * len(self.done) + number
+        seed = self.config.seed + self.plan.members * len(self.done) + number
         own = {"name": f"member-{number}-round-{len(self.done) + 1}", "seed": seed}
         wanted = load_run_config(found.config, {**settings, **own})
         changed, _ = changes_between(found.config, wanted, str(found.folder.config_path))
@@ -329,14 +350,14 @@ class Carrier:
     @property
     def _until(self) -> int:
         """The step at which the latest round ends."""
-        return self.config.steps * len(self.done) // self.rounds
+        return self.config.steps * len(self.done) // self.plan.rounds
 
     def _train(self, members: Sequence[Member]) -> bool:
         """Train all members to the end of the round; return whether all came there."""
         until = self._until
         left = [member for member in members if not self._is_there(member, until)]
         if self.mode in ("live", "plain") and left:
-            self.console.print(f"round {len(self.done)} of {self.rounds}, to step {until:,}", soft_wrap=True)
+            self.console.print(f"round {len(self.done)} of {self.plan.rounds}, to step {until:,}", soft_wrap=True)
         while left:
             began = time.monotonic()
             member = left.pop(0)
@@ -357,8 +378,7 @@ class Carrier:
         """Return in how many processes to train the others; 1: go on in this one. seconds: that one member took."""
         if self.processes is not None:
             return min(self.processes, left)
-        most = processes_for(self.config, self.market, left)
-        return 1 if most < 2 or -(-left // most) * seconds + START_SECONDS >= left * seconds else most
+        return worth_apart(processes_for(self.config, self.market, left), left, seconds)
 
     def _train_together(self, left: Sequence[Member], processes: int, until: int) -> bool:
         jobs = []
@@ -376,23 +396,20 @@ class Carrier:
         for member in members:
             run = Run.open(self.folder / member.run)
             figures, _ = played(run.load_policy("latest"), run.config, self.market)
-            member.score, member.per_bar = float(figures[self.score]), figures.get(PER_BAR)
+            member.score, member.per_bar = float(figures[self.plan.score]), figures.get(PER_BAR)
         if not self._is_judged(members):
-            raise RunError(f"{self.folder}: no member has a {self.score} that is a number, so that none is the best.")
+            raise RunError(
+                f"{self.folder}: no member has a {self.plan.score} that is a number, so that none is the best."
+            )
         self._write()
         if self.mode in ("live", "plain"):
             best = max(members, key=_rank)
-            told = f"best {self.score} {best.score:.4g}, by {best.run}: {_told(best.settings)}"
+            told = f"best {self.plan.score} {best.score:.4g}, by {best.run}: {_told(best.settings)}"
             gave_way = sum(member.parent is not None for member in members)
             self.console.print(f"{told}{f'; {gave_way} had taken over' if gave_way else ''}", soft_wrap=True)
 
 
 def _train_member(path: Path, until: int, market: Market | Basket | None) -> None:
     """Train a member, in a process of its own."""
-    try:
+    with told_by_its_folder():
         resume(path, market=market, mode="quiet", evaluate=False, until=until)
-    except Exception as error:
-        lacks_memory = memory.shortage(error) is not None
-        if not (lacks_memory or isinstance(error, VelodromeError)):
-            raise
-        sys.exit(OUT_OF_MEMORY if lacks_memory else 1)  # the folder says why
