@@ -33,6 +33,7 @@ from velodrome.envs.contract import Float64, Int32, Rule, UInt64, World
 from velodrome.envs.parameters import EnvConfig
 from velodrome.envs.rng import uniform
 from velodrome.vector.cores import available_cores
+from velodrome.writing import replace_text
 
 SIZE = 11  # cells of squared's side
 CELLS, MIDDLE = SIZE * SIZE, SIZE * SIZE // 2
@@ -256,7 +257,7 @@ def main() -> None:
                 spread = f"{min(found) / 1e6:.1f} … {max(found) / 1e6:.1f} M"
                 print(f"| {size:,} {name} | {label} | {statistics.median(found) / 1e6:.1f} M | {spread} |", flush=True)
     if given.json:
-        given.json.write_text(json.dumps(report, indent=2) + "\n")
+        replace_text(given.json, json.dumps(report, indent=2) + "\n")
 
 
 def rate(step: Callable[[Any], Any], actions: NDArray, seconds: float) -> float:

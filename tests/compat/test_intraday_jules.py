@@ -77,7 +77,7 @@ def test_settings_of_sb3_mean_the_same_here(here):
 
 def test_settings_of_sb3_that_cannot_be_are_told(data_dir, here):
     for params, told in (
-        ({"batch_size": 32}, "batch_size = 32: needs algo_params.n_steps"),
+        ({"batch_size": 32}, "batch_size = 32: needs n_steps"),
         ({"batch_size": 0, "n_steps": 8}, "batch_size = 0: needs a whole number"),
         ({"learning_rate": -1.0}, "ppo.learning_rate = -1.0"),
         ({"vf_coef": "much"}, "ppo.value_weight = 'much'"),

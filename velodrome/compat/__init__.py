@@ -1,4 +1,4 @@
-"""The names and data that users of other systems know, thin over the rest. Read `recordings`, what replays share, and
-`value_weights`; then `torchtrade` and `alpaca_crypto`; then the doors of neighbours: `cappuccino`, `drl_trading`,
-`intraday_jules` and `workflow_rl` (docs/migrate/ has a page for each).
+"""The names and data that users of other systems know, thin over the rest. Read `recordings`, what replays share, then
+`torchtrade` and `alpaca_crypto`; then the doors of neighbours: `cappuccino`, `drl_trading`, `intraday_jules` and
+`workflow_rl` (docs/migrate/ has a page for each).
 """

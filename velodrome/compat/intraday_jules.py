@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.bars import read_bars, synthetic_bars
-from velodrome.compat.value_weights import of_half_the_square
 from velodrome.errors import ConfigError, VelodromeError, did_you_mean, reworded, sentence
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.config.files import read_file
+from velodrome.runs.config.others import ppo_of_sb3
 from velodrome.runs.machine.recommendation import recommend
 from velodrome.runs.run import train as train_run
 from velodrome.tables import build_market
@@ -92,8 +92,6 @@ def run_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     found |= _translated("training", training, TRAINING)
     own = {theirs: f"{algorithm}.{ours}" for theirs, ours in LEARNER.items()}
     found |= _translated("algo_params", config.get("algo_params", {}), own)
-    if (weight := f"{algorithm}.value_weight") in found:
-        found[weight] = of_half_the_square(found[weight])
     for key, names, what in (("params.action", ACTIONS, "action_type"), ("params.reward", REWARDS, "reward_type")):
         if key in found and found[key] not in names:
             raise ConfigError(f"environment.{what} = {found[key]!r}; there are {', '.join(names)}.")
@@ -108,24 +106,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     settings = run_settings(read_file(Path(path)))
     if "market.source" not in settings:
         raise ConfigError(f"{path}: training has no section 'vectorized_training' with data_dir and symbols.")
-    return {"preset": "trading", **with_minibatches(settings)}
-
-
-def with_minibatches(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a run in which the number of PPO's minibatches stands in place of their size."""
-    found = dict(settings)
-    size = found.pop("ppo.batch_size", None)
-    if size is None:
-        return found
-    steps, count = found.get("ppo.rollout_length"), found.get("num_envs")
-    if steps is None or count is None:
-        raise ConfigError(
-            f"algo_params.batch_size = {size!r}: needs algo_params.n_steps and the number of environments (n_envs) "
-            "beside it, for a rollout is divided into equal minibatches."
-        )
-    given = {"batch_size": size, "n_steps": steps, "n_envs": count}
-    size, steps, count = (checked_count(name, number) for name, number in given.items())
-    return {**found, "ppo.minibatches": max(round(steps * count / size), 1)}
+    return {"preset": "trading", **ppo_of_sb3(settings)}
 
 
 def _translated(section: str, given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -234,7 +215,7 @@ class TrainerCore:
             raise ConfigError(f"existing_model_path = {existing}: a run goes on by velodrome train --resume.")
         assert self._made is not None
         with reworded(WORDS):
-            self.run = train_run("trading", **with_minibatches({**self.settings, **self._made[1]}))
+            self.run = train_run("trading", **ppo_of_sb3({**self.settings, **self._made[1]}))
         path = self.run.path / "policy.pt"
         export_torchscript(self.run.policy, path)
         return str(path)
@@ -247,10 +228,8 @@ class TrainerCore:
         if kind is None:
             raise ConfigError(f"algorithm = {name!r}: Stable-Baselines3 has no such algorithm.")
         self.logger.info("%s of Stable-Baselines3 learns", name)
-        if existing is not None:
-            model = kind.load(existing, env=env)
-        else:
-            model = kind("MlpPolicy", env, **self.config.get("algo_params", {}))
+        params = self.config.get("algo_params", {})
+        model = kind("MlpPolicy", env, **params) if existing is None else kind.load(existing, env=env)
         self.model = model.learn(int(training["total_timesteps"]), log_interval=training.get("log_interval", 4))
         path = Path(str(training.get("log_dir", "logs"))) / f"{name.lower()}_{time.strftime('%Y%m%d_%H%M%S')}.zip"
         path.parent.mkdir(parents=True, exist_ok=True)

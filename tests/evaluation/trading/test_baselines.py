@@ -121,9 +121,9 @@ def test_random_actions_fill_their_space_and_repeat_with_their_seed(space):
     assert not np.array_equal(first[0], other.act(None))
 
 
-def test_a_space_without_bounds_has_no_random_actions():
-    with pytest.raises(ConfigError, match="bounded Box"):
-        RandomPolicy(gymnasium.spaces.Box(-np.inf, np.inf, (1,)))
+def test_a_space_that_is_no_choice_and_no_box_has_no_random_actions():
+    with pytest.raises(ConfigError, match="Discrete, MultiDiscrete or Box"):
+        RandomPolicy(gymnasium.spaces.MultiBinary(3))
 
 
 def test_a_baseline_has_a_name_that_every_chart_knows():

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from velodrome.compat.torchtrade import layout
-from velodrome.compat.value_weights import of_half_the_square
 from velodrome.errors import ConfigError, did_you_mean
+from velodrome.runs.config.others import of_half_the_square
 from velodrome.vector.argument_checks import checked_count
 
 PRESET = "torchtrade"
@@ -42,9 +42,9 @@ SAME = {  # their key -> ours, with the same value
     "logger.test_interval": "evaluation.every_steps",
     "compile.compile": "ppo.compile",
 }
+WEIGHTS = ("loss.critic_coeff", "loss.critic_coef")  # of the value's loss
 CHANGED: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "loss.critic_coeff": lambda weight: {"ppo.value_weight": of_half_the_square(weight)},
-    "loss.critic_coef": lambda weight: {"ppo.value_weight": of_half_the_square(weight)},
+    **dict.fromkeys(WEIGHTS, lambda weight: {"ppo.value_weight": of_half_the_square(weight)}),
     "model.network_type": lambda kind: {"network.kind": NETWORKS.get(kind, kind)},
     "optim.anneal_lr": lambda falls: {"ppo.schedule": "linear" if falls else "constant"},
     "logger.backend": lambda name: {"logging.wandb": name == "wandb", "logging.tensorboard": name == "tensorboard"},
