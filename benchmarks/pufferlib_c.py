@@ -11,6 +11,7 @@ spread over PufferLib's workers, one for each core, all at once. benchmarks/READ
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import math
@@ -233,6 +234,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.3, help="of a turn")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    if importlib.util.find_spec("pufferlib") is None:
+        parser.error("PufferLib is not installed; benchmarks/README.md says how it is built.")
     report: dict[str, Any] = {
         "machine": machine_stamp(),
         "options": {**vars(given), "json": str(given.json)},

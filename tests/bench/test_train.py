@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from velodrome.bench import options as options_module
 from velodrome.bench import race as race_module
 from velodrome.bench import train as train_module
 from velodrome.bench.parity import ParityError
-from velodrome.bench.race import Race, run_race
+from velodrome.bench.race import Race, RacePoint, RaceRun, draw_race, run_race
 from velodrome.bench.report import PHASES, Measurement
 from velodrome.bench.run import run_benchmark
 from velodrome.bench.sgemm import sgemm_rate
@@ -171,6 +172,21 @@ def contender(trainer: Fake, peer: str) -> Contender:
 
 def fakes(log: list[str], **second: Any) -> list[Contender]:
     return [contender(Fake("ours", 1.0, log), "velodrome"), contender(Fake("theirs", 4.0, log, **second), "dummy")]
+
+
+def test_everyone_in_the_race_has_a_colour_of_their_own() -> None:
+    from matplotlib.figure import Figure
+
+    panel = Figure().subplots()
+    race = Race(fraction=0.8, limit_seconds=9.0, optimum=1.0, best_rule_share=1.0)
+    for seed, peer in itertools.product(range(2), ("velodrome", "dummy", "puffer")):
+        points = [RacePoint(seconds=1.0, steps=1, share=0.1), RacePoint(seconds=2.0, steps=2, share=0.2)]
+        race.runs.append(RaceRun(peer=peer, label=peer, num_envs=8, seed=seed, points=points))
+    draw_race(race, panel)
+    colours = [line.get_color() for line in panel.lines[:6]]
+    assert colours[:3] == colours[3:]
+    assert len(set(colours)) == 3
+    assert len(panel.get_legend_handles_labels()[1]) == 3
 
 
 def raced(options: TrainOptions, contenders: list[Contender]) -> TrainReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Sequence
@@ -146,14 +147,17 @@ def draw_race(race: Race, panel: Any) -> None:
     """Draw the learning curves of all seeds over the time spent training."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    named: set[str] = set()
+    colours: dict[str, str] = {}  # of who was drawn already
+    others = itertools.cycle(OTHERS)
     for run in race.runs:
         points = [point for point in run.points if point.seconds > 0.0]  # a logarithmic axis has no 0
         label = f"{run.label}, {run.num_envs:,} environments"
-        style: dict[str, Any] = {"color": OWN[0] if run.peer == OURS else OTHERS[0], "marker": ".", "markersize": 3}
-        style |= {"linewidth": 1.3, "alpha": 0.8, "label": None if label in named else label}
+        shown = None if label in colours else label
+        if shown:
+            colours[label] = OWN[0] if run.peer == OURS else next(others)
+        style: dict[str, Any] = {"color": colours[label], "marker": ".", "markersize": 3}
+        style |= {"linewidth": 1.3, "alpha": 0.8, "label": shown}
         panel.plot([point.seconds for point in points], [100.0 * point.share for point in points], **style)
-        named.add(label)
     panel.axhline(100.0 * race.fraction, color=QUIET, linestyle="--", linewidth=1.2)
     panel.axhline(100.0, color=QUIET, linewidth=0.8)
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}

@@ -149,6 +149,10 @@ def test_members_in_processes_of_their_own_learn_the_same(trained, tmp_path):
     ("options", "message"),
     [
         ({"members": 1}, "members = 1: a population has 2 to"),
+        ({"members": "four"}, "members = 'four': needs a whole number"),
+        ({"rounds": 2.5}, "rounds = 2.5: needs a whole number"),
+        ({"processes": 0}, "processes = 0: needs a whole number"),
+        ({"name": "a/b"}, "name = 'a/b': a population's folder"),
         ({"rounds": 7}, "384 steps can be divided into 1 to 6"),
         ({"search": ["network.activation=[tanh, relu]"]}, "network.activation cannot change while an agent learns"),
         ({"seeds": 2}, "seeds = 2: the members of a population are single agents"),

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from velodrome.bars.summary import Summarised, Summary
-from velodrome.errors import ConfigError, RunError, VelodromeError, sentence
+from velodrome.errors import ConfigError, RunError, sentence
 from velodrome.evaluation.sharpe import Trials
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.outside.files import read_json
@@ -50,6 +51,7 @@ from velodrome.runs.trained import EPISODES, Run, check_source, run_name
 from velodrome.tune.outcome import PER_BAR, legal_score, played
 from velodrome.tune.population.evolution import first_settings, heirs, moved
 from velodrome.tune.space import Space, space_of
+from velodrome.vector.argument_checks import checked_count
 from velodrome.writing import replace_text
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from velodrome.tables.market import Market
 
 FILE = "population.json"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 FEWEST, MOST = 2, 1_000  # members
 
 
@@ -153,6 +156,11 @@ def train_population(
     processes: members that train at once; as many as pay off if None.
     evaluate: play the best member on the final split, once, and write its report.
     """
+    counts = {"members": members, "rounds": rounds} | ({} if processes is None else {"processes": processes})
+    for what, number in counts.items():
+        checked_count(what, number)
+    if name is not None and not NAME.fullmatch(name):
+        raise ConfigError(f"name = {name!r}: a population's folder is called by letters, digits, '.', '_' and '-'.")
     if isinstance(market, Mapping | str | Path):  # of the last two the section says what to write
         overrides["market"], market = market, None
     if bars is None:
@@ -192,7 +200,7 @@ def _tested(population: Population, market: Market | Basket | None, mode: Mode) 
     from velodrome.evaluation.result import Evaluation
 
     best = population.best
-    with contextlib.suppress(VelodromeError):
+    with contextlib.suppress(ConfigError):  # there is none yet; one that cannot be read is told, and not made anew
         return Evaluation.load(best.path, best.config.evaluation.final_split or EPISODES)
     sharpe_ratios = [one.per_bar for one in population.rounds[-1] if one.per_bar is not None]
     trials = Trials.of(sharpe_ratios) if len(sharpe_ratios) > 1 else None
