@@ -66,6 +66,19 @@ def add_info(infos: dict[str, Any], info: dict[str, Any], row: int, num_envs: in
     return infos
 
 
+def add_end(infos: dict[str, Any], last: Any, info: dict[str, Any], row: int, num_envs: int) -> None:
+    """Add the last observation and the last info of one environment's episode."""
+    final: Any = infos.get("final_info")
+    if final is None or type(final) is not dict or "_final_obs" not in infos:
+        add_info(infos, {"final_obs": last, "final_info": info}, row, num_envs)
+        return
+    # As `add_info` would, without asking of what kind they are: episodes of a few steps end in every call.
+    infos["final_obs"][row] = last
+    infos["_final_obs"][row] = infos["_final_info"][row] = True
+    if info:
+        add_info(final, info, row, num_envs)
+
+
 def _first(key: str, value: Any, num_envs: int) -> Any:
     """Return what Gymnasium makes for a first value."""
     if key == "final_obs":

@@ -143,6 +143,8 @@ def _array_writer(batched: NDArray, name: str, shape: tuple[int, ...], dtype: np
     fitting = {dtype: True}  # types that may be cast to this one, and whether all of their numbers can be
     # Bytes are written, and looked at, in less time than NumPy takes to begin.
     memory = rows_of_bytes(batched) if are_few_floats(shape, dtype) else None
+    # Rows of more numbers are copied from memory to memory, without asking NumPy.
+    rows = [row.data for row in batched] if memory is None and len(shape) == 1 and dtype.isnative else None
     # Of each float the byte with its sign and most of its exponent.
     firsts = slice(dtype.itemsize - 1 if sys.byteorder == "little" else 0, None, dtype.itemsize)
 
@@ -165,6 +167,9 @@ def _array_writer(batched: NDArray, name: str, shape: tuple[int, ...], dtype: np
         array = value if type(value) is np.ndarray else np.asarray(value)
         if array.shape != shape or array.dtype is not dtype:
             array = fitted(array, value)
+        if rows is not None:
+            rows[row][:] = array
+            return
         if memory is None:
             batched[row] = array
             return
@@ -213,12 +218,15 @@ def reader(space: Space, batched: Any) -> Read:
     return lambda row: batched[row].copy()
 
 
-def take_one(space: Space, batched: Any, row: int) -> Any:
-    """Return a copy of one environment's observation, of the type that its space has."""
+def taker(space: Space) -> Callable[[Any, int], Any]:
+    """Return a function that copies one environment's observation, of the type that its space has, out of all."""
     parts = parts_of(space)
     if parts is not None:
-        return rebuilt(space, [take_one(part, batched[key], row) for key, part in parts])
-    return batched[row] if isinstance(space, Discrete) else batched[row, ...].copy()
+        takes = [(key, taker(part)) for key, part in parts]
+        return lambda batched, row: rebuilt(space, [take(batched[key], row) for key, take in takes])
+    if isinstance(space, Discrete):
+        return operator.getitem
+    return lambda batched, row: batched[row, ...].copy()
 
 
 def take_rows(batched: Any, rows: Any) -> Any:

@@ -12,6 +12,8 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -20,7 +22,9 @@ import pytest
 import velodrome as vd
 from tests.vector.foreign_envs import Counting, Faulty
 from velodrome.errors import BackendError, ConfigError
+from velodrome.vector.workers.env_host import Interruption
 from velodrome.vector.workers.faults import EnvironmentFaultError
+from velodrome.vector.workers.worker.worker_side import Worker
 
 WORKERS = ("process", "async")
 BACKENDS = ("serial", *WORKERS)
@@ -59,6 +63,23 @@ def _is_worker(process: psutil.Process) -> bool:
 def shared_descriptors() -> int:
     names = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
     return sum("memfd:velodrome" in name for name in names)
+
+
+def test_a_signal_that_comes_as_a_step_ends_keeps_no_environment_from_its_own():
+    stepped = []
+
+    def step(rows, read):
+        for row in rows:
+            stepped.append(read(row))
+            if row == 5:
+                raise Interruption("no answer within 1 s")
+
+    host = SimpleNamespace(step=step, faults=[])
+    worker = SimpleNamespace(host=host, read_action=str, current=[6], index=2)
+    Worker.step_rows(cast(Any, worker), [3, 5, 7])
+    assert stepped == ["3", "5", "7"]
+    assert [(fault.environment, fault.worker, fault.kind) for fault in host.faults] == [(5, 2, "hung")]
+    assert worker.current == [0]
 
 
 @pytest.fixture(autouse=True)

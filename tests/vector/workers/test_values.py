@@ -50,11 +50,18 @@ def test_last_observations_count_only_where_an_episode_ended():
     assert [check.what_is_wrong(row, row == 1)[:20] for row in range(3)] == ["", "the last observation", ""]
 
 
+@pytest.mark.parametrize("level", [True, "finite"])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("bounds", [(-np.inf, np.inf), (-2.0, 2.0)])
-def test_large_observations_are_looked_at_as_well(bounds):
-    space = Box(*bounds, (FEW_VALUES // 2, 2), np.float32)
+def test_large_observations_are_looked_at_as_well(bounds, kind, level):
+    space = Box(*bounds, (FEW_VALUES // 2, 2), kind)
     arrays = arrays_of(space, 3)
-    check = ValueCheck(space, arrays, [0, 2], True)
+    check = ValueCheck(space, arrays, [0, 2], level)
+    assert check.is_right(True)
+    arrays.final_observations[0, 7, 1] = math.nan
+    assert check.is_right(False)  # no episode ended
+    assert not check.is_right(True)
+    arrays.final_observations[0, 7, 1] = 1.0
     assert check.is_right(True)
     for value in (math.nan, math.inf, -math.inf):
         arrays.observations[2, 7, 1] = value

@@ -199,51 +199,62 @@ class EnvHost:
 
     # Step
 
-    def step(self, row: int, action: Any) -> None:
-        """Step one environment, and start its next episode as the autoreset mode says."""
-        started = time.perf_counter_ns()
-        self.current[0] = row + 1
-        try:
-            env = self.envs[row]
-            if row in self.waiting or env is None:
-                self.given.pop(row, None)
-                self._pass_over(row, env)
-            else:
-                self.steps[row] += 1
-                self.given[row] = action
-                result = env.step(action)
-                try:
-                    observation, reward, terminated, truncated, info = result
-                except (TypeError, ValueError) as error:
-                    raise WrongValueError(
-                        f"step returned {result!r:.200}; expected (observation, reward, terminated, truncated, info)"
-                    ) from error
-                try:
-                    self.rewards[row] = reward
-                except (TypeError, ValueError) as error:
-                    raise WrongValueError(f"the reward is {reward!r:.200}; expected a number") from error
-                if self.doubting:
-                    earned = reward if type(reward) is float else self.rewards[row]
-                    if not LOWEST <= earned <= HIGHEST:
-                        self._doubt(row)
-                if type(info) is not dict:
-                    info = as_info("step", info)
-                elif info:
-                    info = info.copy()  # the next environment may write into the same one
-                if not (terminated is False and truncated is False):
-                    terminated, truncated = self._flag("terminated", terminated), self._flag("truncated", truncated)
-                if terminated or truncated:
-                    self._end(row, env, observation, info)
+    def step(self, rows: Iterator[int], read: Callable[[int], Any]) -> None:
+        """Step environments one after the other, and start next episodes as the autoreset mode says.
+
+        rows: if a call is interrupted as a row ends, another one goes on with those that are left. read: returns the
+        action of a row.
+        """
+        # Looked up once: for each row it would take a tenth of what is done besides its environment.
+        envs, waiting, steps, given, current = self.envs, self.waiting, self.steps, self.given, self.current
+        rewards, terminations, truncations, seconds = self.rewards, self.terminated, self.truncated, self.step_seconds
+        write, doubting, clock = self.write, self.doubting, time.perf_counter_ns
+        started = clock()
+        for row in rows:
+            try:
+                current[0] = row + 1
+                action = read(row)
+                env = envs[row]
+                if env is None or row in waiting:
+                    given.pop(row, None)
+                    self._pass_over(row, env)
                 else:
-                    self.write(row, observation)
-                    if info:
-                        self.infos.append(RowInfo(row, info))
-                self.terminated[row], self.truncated[row] = terminated, truncated
-        except (Exception, SystemExit) as error:
-            self._failed(row, error, "step")
-        finally:
-            self.current[0] = 0
-        self.step_seconds[row] = (time.perf_counter_ns() - started) * NANOSECONDS
+                    steps[row] += 1
+                    given[row] = action
+                    result = env.step(action)
+                    try:
+                        observation, reward, terminated, truncated, info = result
+                    except (TypeError, ValueError) as error:
+                        expected = "(observation, reward, terminated, truncated, info)"
+                        raise WrongValueError(f"step returned {result!r:.200}; expected {expected}") from error
+                    try:
+                        rewards[row] = reward
+                    except (TypeError, ValueError) as error:
+                        raise WrongValueError(f"the reward is {reward!r:.200}; expected a number") from error
+                    if doubting:
+                        earned = reward if type(reward) is float else rewards[row]
+                        if not LOWEST <= earned <= HIGHEST:
+                            self._doubt(row)
+                    if type(info) is not dict:
+                        info = as_info("step", info)
+                    elif info:
+                        info = info.copy()  # the next environment may write into the same one
+                    if not (terminated is False and truncated is False):
+                        terminated, truncated = self._flag("terminated", terminated), self._flag("truncated", truncated)
+                    if terminated or truncated:
+                        self._end(row, env, observation, info)
+                    else:
+                        write(row, observation)
+                        if info:
+                            self.infos.append(RowInfo(row, info))
+                    terminations[row], truncations[row] = terminated, truncated
+            except (Exception, SystemExit) as error:
+                self._failed(row, error, "step")
+            finally:
+                current[0] = 0
+            ended = clock()
+            seconds[row] = (ended - started) * NANOSECONDS
+            started = ended
 
     def _end(self, row: int, env: gymnasium.Env, observation: Any, info: dict[str, Any]) -> None:
         """Keep the end of an episode, and begin the next one if that happens in the same step."""

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from velodrome.errors import ActionError, ActionTypeError, BackendError, ConfigError
 from velodrome.vector.argument_checks import check_seed, checked_count, seed_of_each
-from velodrome.vector.infos import RowInfo, add_info
+from velodrome.vector.infos import RowInfo, add_end, add_info
 from velodrome.vector.seeding import spread_seeds
-from velodrome.vector.space_arrays import about_fractions, flat_leaves, leaves, map_nested, resized, take_one
+from velodrome.vector.space_arrays import about_fractions, flat_leaves, leaves, map_nested, resized, taker
 from velodrome.vector.workers.batch_arrays import BatchArrays
 from velodrome.vector.workers.env_host import EnvDescription
 from velodrome.vector.workers.env_maker import EnvMaker
@@ -99,6 +99,7 @@ class ForeignVectorEnv(VectorEnv):
         self.render_mode, self.spec = env.render_mode, spec
         action_space = env.action_space
         self.action_leaves = leaves(action_space, "action")
+        self._take_one = taker(self.single_observation_space)
         # isinstance of Dict, a Mapping, takes half a microsecond: done once instead of several times a step.
         self._plain_actions = not isinstance(action_space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
         self._batch_spaces()
@@ -270,9 +271,8 @@ class ForeignVectorEnv(VectorEnv):
         """
         at, count = place or (row, self.num_envs)
         if ended:
-            last = take_one(self.single_observation_space, self.arrays.final_observations, row)
-            final_info = (entry.final_info if entry else None) or {}
-            add_info(infos, {"final_obs": last, "final_info": final_info}, at, count)
+            last = self._take_one(self.arrays.final_observations, row)
+            add_end(infos, last, (entry.final_info if entry else None) or {}, at, count)
         if entry is not None and entry.info:
             add_info(infos, entry.info, at, count)
 

@@ -62,14 +62,12 @@ class SerialVectorEnv(ForeignVectorEnv):
 
     def _step_all(self, actions: list[NDArray]) -> dict[str, Any]:
         host = self.host
-        step = host.step
         read: Any
         if self._plain_actions and actions[0].ndim == 1:
             read = actions[0].__getitem__  # a scalar is a copy already
         else:
             read = reader(self.single_action_space, nest(self.single_action_space, actions))
-        for row in host.envs:
-            step(row, read(row))
+        host.step(iter(host.envs), read)
         check = host.check
         if host.doubts or (check is not None and not check.is_right(host.ended)):
             host.look_closely(host.envs)

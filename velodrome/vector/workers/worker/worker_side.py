@@ -12,6 +12,7 @@ import pickle
 import select
 import signal
 import traceback
+from operator import length_hint
 from typing import Any
 
 from velodrome.vector.infos import RowInfo, Schema, schema_of
@@ -136,18 +137,25 @@ class Worker:
 
     def step_all(self) -> Any:
         """Step every environment of this worker; return what does not fit into arrays, or None."""
-        host, read = self.host, self.read_action
-        for row in host.envs:
-            try:
-                host.step(row, read(row))
-            except Interruption as error:  # it came between two environments
-                host.faults.append(fault_of(row, self.index, error, "step"))
+        host = self.host
+        self.step_rows(list(host.envs))
         check = host.check
         if host.doubts or (check is not None and not check.is_right(host.ended)):
             host.look_closely(host.envs)
         news = bool(host.ended or host.infos or host.faults)
         self.words[self.first + Line.NEWS] = news
         return self.write_infos() if news else None
+
+    def step_rows(self, rows: list[int]) -> None:
+        """Step the environments of some rows, all of them even if a signal comes too late for one."""
+        left = iter(rows)
+        while True:
+            try:
+                return self.host.step(left, self.read_action)
+            except Interruption as error:  # when a step had ended
+                self.current[0] = 0
+                row = rows[-1 - length_hint(left)]
+                self.host.faults.append(fault_of(row, self.index, error, "step"))
 
     def write_infos(self) -> Any:
         """Write infos that are numbers into their arrays; return the rest for the pipe, or None."""
@@ -191,10 +199,7 @@ class Worker:
             row = int(requests[taken % size])
             taken = (taken + 1) & WRAP
             words[first + Line.TAKEN] = taken
-            try:
-                host.step(row, self.read_action(row))
-            except Interruption as error:
-                host.faults.append(fault_of(row, self.index, error, "step"))
+            self.step_rows([row])
             check = None if host.doubting else host.check_of.get(row)
             if host.doubts or (check is not None and not check.is_right(host.ended)):
                 host.look_closely((row,))
