@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -146,6 +147,7 @@ def with_preset(
     return {**presets[preset], **(values if model is None else model.spelled_out(values))}
 
 
+@functools.cache
 def ranged_names(model: type[EnvConfig]) -> tuple[str, ...]:
     """Return the numeric parameters of an episode in the order of declaration, in which ranges are drawn."""
     return tuple(name for name in model.model_fields if _bounds(model, name) and not covered_names(model, name))

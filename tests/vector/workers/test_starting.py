@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.spawn
+import os
 import subprocess
 import sys
+import textwrap
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import velodrome as vd
+from tests.vector.foreign_envs import Counting
+from velodrome.errors import BackendError
 from velodrome.vector.workers.worker.starting import also_from_daemons, without_main_module
 
 REPOSITORY = Path(__file__).parents[3]
@@ -153,3 +158,66 @@ def test_a_daemon_stays_one(monkeypatch):
     with pytest.raises(OSError, match="no more processes"), also_from_daemons():
         raise OSError("no more processes")
     assert config["daemon"]
+
+
+@pytest.mark.parametrize("backend", ["process", "async"])
+def test_a_script_needs_no_guard_and_its_own_classes_are_sent(backend, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import gymnasium, numpy as np, velodrome as vd
+
+            SCALE = 3.0
+
+            class Own(gymnasium.Env):
+                observation_space = gymnasium.spaces.Box(-9, 9, (1,))
+                action_space = gymnasium.spaces.Discrete(2)
+                def reset(self, *, seed=None, options=None):
+                    super().reset(seed=seed)
+                    return np.zeros(1, np.float32), {}
+                def step(self, action):
+                    return np.full(1, SCALE, np.float32), SCALE, False, False, {}
+
+            gymnasium.register("Own-v0", entry_point=Own)
+            for env in (Own, "Own-v0", lambda: Own()):
+                envs = vd.make_vec(env, 4, backend="BACKEND", workers=2)
+                envs.reset()
+                print(envs.step(np.zeros(4, int))[1].sum())
+            """
+        ).replace("BACKEND", backend)
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, env=environment, check=False
+    )
+    assert done.stdout.split() == ["12.0"] * 3, done.stderr
+    assert done.stderr == ""
+
+
+def test_what_somebody_preloads_into_the_fork_server_is_kept():
+    code = (
+        "import multiprocessing as m, multiprocessing.forkserver as f\n"
+        "from velodrome.vector.workers.worker.starting import process_context\n"
+        "m.get_context('forkserver').set_forkserver_preload(['json'])\n"
+        "process_context('forkserver')\n"
+        "print(f._forkserver._preload_modules)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == "['json']"
+
+
+def test_an_environment_that_cannot_travel_is_told_and_runs_here(capsys):
+    lock = threading.Lock()
+
+    def maker():
+        with lock:
+            return Counting()
+
+    envs = vd.make_vec(maker, 2, backend="process")
+    assert envs.backend == "serial"
+    assert "backend 'process' cannot serve" in capsys.readouterr().err
+    envs.close()
+    with pytest.raises(BackendError, match="'async' cannot serve"):
+        vd.make_vec(maker, 2, backend="async")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from velodrome.learn.actions import LINEAR as GROWS_LINEARLY
 from velodrome.learn.actions import OFFSET
-from velodrome.learn.engines.cpu.compiled import loop
+from velodrome.learn.engines.cpu.compiled import loop as any_loop
 from velodrome.learn.engines.cpu.elementary import fast_exp, fast_normal, fast_sigmoid, fast_tanh
 from velodrome.learn.engines.formulas import FLOAT, ONE, ZERO
 from velodrome.rollout.moments import LIMIT
@@ -17,20 +18,22 @@ from velodrome.rollout.moments import LIMIT
 # Operations; each is a row of numbers: its kind, then what its function below says.
 VALUES, WINDOWS, PRODUCT, ACTIVATE, NORMALISE, STRETCH, POOL, COPY, SPREAD, REMEMBER, RECALL, DUEL = range(12)
 WIDTH = 11  # numbers of an operation
+NARROW = 8  # products with fewer outputs lie in memory output by output, so that the inputs of one are a long row
 CHOICES, NUMBERS, WEIGHTS = range(3)  # what an action is
 BOUND = FLOAT(LIMIT)
 EPSILON = 1e-5  # of layer norms
+loop = partial(any_loop, counted=False)
 NORM_EPSILON, GROWTH_OFFSET, GROWTH_LINEAR = FLOAT(EPSILON), FLOAT(OFFSET), FLOAT(GROWS_LINEARLY)
 
 
 class Program(NamedTuple):
-    """What `decide` runs for every environment; addresses are places in `weights` and `work`."""
+    """What `decide` runs for every environment; addresses are places in `weights` and in a row of `work`."""
 
     operations: NDArray[np.int64]  # [O, WIDTH]
     weights: NDArray[np.float32]
     encodings: NDArray[np.float32]  # [B, floats] what first layers see of the windows of each bar
     position: NDArray[np.int64]  # [bars of the market] row of a bar in `encodings`
-    work: NDArray[np.float32]
+    work: NDArray[np.float32]  # [n, floats]
     memory: NDArray[np.float32]  # [n, floats] that the network remembers of each environment
     head: NDArray[np.int64]  # [4] what an action is, where its parameters begin, how many there are, room for as many
     members: NDArray[np.int64]  # [2] of an ensemble, how many, and whether they decide by chances; 1: no ensemble
@@ -50,6 +53,14 @@ def product(operation, weights, work):
         for j in range(outputs):
             before = sums[j] if operation[10] else ZERO
             sums[j] = before + weights[bias + j] if bias >= 0 else before
+        if outputs < NARROW:
+            x = work[source : source + inputs]
+            for j in range(outputs):
+                column, total = weights[weight + j * inputs : weight + (j + 1) * inputs], ZERO
+                for i in range(inputs):
+                    total += x[i] * column[i]
+                sums[j] += total
+            continue
         fours = inputs - inputs % 4
         for i in range(0, fours, 4):  # four at a time: sums are read and written once for all of them
             x, at = work[source + i : source + i + 4], weight + i * outputs
@@ -120,51 +131,55 @@ def recall(own, carried, memory):
 
 
 @loop
-def run(program, values, cursor, memory):
-    """Run all operations for one environment."""
-    work, weights = program.work, program.weights
+def run(program, seen):
+    """Run all operations, each for one environment after the other: to begin one takes longer than most take."""
+    weights, count = program.weights, program.work.shape[0]
     for k in range(program.operations.shape[0]):
         operation = program.operations[k]
         kind, a, b, c, d = operation[0], operation[1], operation[2], operation[3], operation[4]
-        if kind == PRODUCT:
-            product(operation, weights, work)
-        elif kind == ACTIVATE:  # from a, of so many b, by the kind c
-            activate(work[a : a + b], c)
-        elif kind == VALUES:  # to a, of so many b, less the mean at c, times the scale at d
-            for j in range(b):
-                x = values[j]
-                if c >= 0:
-                    x = min(max((x - weights[c + j]) * weights[d + j], -BOUND), BOUND)
-                work[a + j] = x
-        elif kind == WINDOWS:  # to a, of so many b, from the column c; with d added to what is there
-            encoded = program.encodings[program.position[cursor]]
-            for j in range(b):
-                work[a + j] = encoded[c + j] + (work[a + j] if d else ZERO)
-        elif kind == NORMALISE:  # from a, rows of so many b, as many as c
-            for row in range(c):
-                normalise(work[a + row * b : a + (row + 1) * b])
-        elif kind == STRETCH:  # from a, rows of so many b, as many as c, by the factors at d, which terms follow
-            for row in range(c):
+        for n in range(count):
+            work = program.work[n]
+            if kind == PRODUCT:
+                product(operation, weights, work)
+            elif kind == ACTIVATE:  # from a, of so many b, by the kind c
+                activate(work[a : a + b], c)
+            elif kind == VALUES:  # to a, of so many b, less the mean at c, times the scale at d
                 for j in range(b):
-                    work[a + row * b + j] = work[a + row * b + j] * weights[d + j] + weights[d + b + j]
-        elif kind == POOL:  # from a, rows of so many b, as many as c, to d
-            pool(work[a : a + b * c].reshape(c, b), work[d : d + 2 * b])
-        elif kind == COPY:  # from a to b, so many c, d apart there
-            for j in range(c):
-                work[b + j * d] = work[a + j]
-        elif kind == SPREAD:  # from a to rows at b of so many c, as many as d
-            for row in range(d):
-                work[b + row * c : b + (row + 1) * c] = work[a : a + c]
-        elif kind == REMEMBER:  # to a, so many b, from the place c of the memory
-            work[a : a + b] = memory[c : c + b]
-        elif kind == RECALL:  # the input's part at a, the memory's at b, of so many c; from the place d of the memory
-            recall(work[a : a + 3 * c], work[b : b + 3 * c], memory[d : d + c])
-        else:  # DUEL: values at a, so many b, and the state's at c
-            mean = ZERO
-            for j in range(b):
-                mean += work[a + j] / FLOAT(b)
-            for j in range(b):
-                work[a + j] += work[c] - mean
+                    x = seen.observations[n, j]
+                    if c >= 0:
+                        x = min(max((x - weights[c + j]) * weights[d + j], -BOUND), BOUND)
+                    work[a + j] = x
+            elif kind == WINDOWS:  # to a, of so many b, from the column c; with d added to what is there
+                row = program.position[seen.cursors[n]]
+                for j in range(b):
+                    work[a + j] = program.encodings[row, c + j] + (work[a + j] if d else ZERO)
+            elif kind == NORMALISE:  # from a, rows of so many b, as many as c
+                for row in range(c):
+                    normalise(work[a + row * b : a + (row + 1) * b])
+            elif kind == STRETCH:  # from a, rows of so many b, as many as c, by the factors at d, which terms follow
+                for row in range(c):
+                    for j in range(b):
+                        work[a + row * b + j] = work[a + row * b + j] * weights[d + j] + weights[d + b + j]
+            elif kind == POOL:  # from a, rows of so many b, as many as c, to d
+                pool(work[a : a + b * c].reshape(c, b), work[d : d + 2 * b])
+            elif kind == COPY:  # from a to b, so many c, d apart there
+                for j in range(c):
+                    work[b + j * d] = work[a + j]
+            elif kind == SPREAD:  # from a to rows at b of so many c, as many as d
+                for row in range(d):
+                    for j in range(c):
+                        work[b + row * c + j] = work[a + j]
+            elif kind == REMEMBER:  # to a, so many b, from the place c of the memory
+                for j in range(b):
+                    work[a + j] = program.memory[n, c + j]
+            elif kind == RECALL:  # the input's part at a, the memory's at b, of so many c; from the memory's place d
+                recall(work[a : a + 3 * c], work[b : b + 3 * c], program.memory[n, d : d + c])
+            else:  # DUEL: values at a, so many b, and the state's at c
+                mean = ZERO
+                for j in range(b):
+                    mean += work[a + j] / FLOAT(b)
+                for j in range(b):
+                    work[a + j] += work[c] - mean
 
 
 @loop
@@ -173,9 +188,9 @@ def decide(program, bar, seen, actions):
     kind, at, width, room = program.head
     members, by_chance = program.members
     flat = actions.reshape(actions.shape[0], -1)
-    found, shared = program.work[at : at + members * width], program.work[room : room + width]
+    run(program, seen)
     for n in range(actions.shape[0]):
-        run(program, seen.observations[n], seen.cursors[n], program.memory[n])
+        found, shared = program.work[n, at : at + members * width], program.work[n, room : room + width]
         for k in range(found.size):
             if not np.isfinite(found[k]):
                 return n

@@ -34,6 +34,7 @@ from velodrome.learn.program.running import (
     COPY,
     DUEL,
     EPSILON,
+    NARROW,
     NORMALISE,
     NUMBERS,
     POOL,
@@ -105,7 +106,7 @@ class Writer:
         added = target is not None
         self.align()
         place = self.place(rows * outputs) if target is None else target
-        kept = self.keep(weight.T.contiguous()), -1 if bias is None else self.keep(bias)
+        kept = self.keep(weight if outputs < NARROW else weight.T.contiguous()), -1 if bias is None else self.keep(bias)
         self.add(PRODUCT, source, place, inputs, outputs, *kept, rows, step or inputs, outputs, int(added))
         return place
 
@@ -340,12 +341,13 @@ def program_of(policy: TrainedPolicy, bars: NDArray[np.int64], num_envs: int, st
     kind = CHOICES if own.counts else WEIGHTS if isinstance(own, Dirichlet) else NUMBERS
     low, high = [np.zeros(0, np.float32) if end is None else end.cpu().numpy() for end in (policy.low, policy.high)]
     room = writer.place(decided(own))
+    writer.align()  # the work of each environment begins at a line, too
     return Program(
         np.array(writer.operations, np.int64),
         at_a_line(np.concatenate(writer.parts)),
         np.ascontiguousarray(np.concatenate(shown, 1)),
         position,
-        at_a_line(np.zeros(writer.room, np.float32)),
+        at_a_line(np.zeros(num_envs * writer.room, np.float32)).reshape(num_envs, -1),
         np.zeros((num_envs, policy.memory_size), np.float32),
         np.array([kind, at, decided(own), room], np.int64),
         np.array([members, TOGETHER.get(type(policy.distribution), False)], np.int64),
