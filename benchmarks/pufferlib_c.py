@@ -4,8 +4,9 @@
 
 `cartpole` has four numbers and physics; `squared`, its template, a grid of 121 cells, which C changes where something
 moved and Velodrome writes anew in every step, as floats. Both sides play the same actions from the same starts first,
-until an episode ends, and must agree. Then they take turns: Velodrome on one thread and on all, C in one process and
-spread over PufferLib's workers, one for each core, all at once. benchmarks/README.md says how C is built.
+until an episode ends, and must agree. Then they take turns: Velodrome on one thread and on all, with and without its
+look for NaN and infinities, which C has not, and C in one process and spread over PufferLib's workers, one for each
+core, all at once. benchmarks/README.md says how C is built.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import velodrome as vd
 from velodrome.bench.machine import machine_stamp
 from velodrome.bench.peers import pufferlib
 from velodrome.envs.contract import Float64, Int32, Rule, UInt64, World
+from velodrome.envs.elementary import sine_and_cosine
 from velodrome.envs.parameters import EnvConfig
 from velodrome.envs.rng import uniform
 from velodrome.vector.cores import available_cores
@@ -38,6 +40,7 @@ from velodrome.writing import replace_text
 
 SIZE = 11  # cells of squared's side
 CELLS, MIDDLE = SIZE * SIZE, SIZE * SIZE // 2
+PER_MASS = 1.0 / 1.1
 
 
 class Empty(NamedTuple):
@@ -75,20 +78,24 @@ def reset_cart(i: int, state: CartState, tables: Empty, params: Any) -> None:
 
 
 def step_cart(i: int, action: Any, state: CartState, tables: Empty, params: Any) -> tuple[float, bool, bool]:
+    x, speed, angle, turning = state.x[i], state.speed[i], state.angle[i], state.turning[i]
+    sine, cosine = sine_and_cosine(angle)
     force = 10.0 if action == 1 else -10.0
-    cosine, sine = math.cos(state.angle[i]), math.sin(state.angle[i])
-    common = (force + 0.05 * state.turning[i] * state.turning[i] * sine) / 1.1
-    twist = (9.8 * sine - cosine * common) / (0.5 * (4.0 / 3.0 - 0.1 * cosine * cosine / 1.1))
-    push = common - 0.05 * twist * cosine / 1.1
-    state.x[i] += 0.02 * state.speed[i]
-    state.speed[i] += 0.02 * push
-    state.angle[i] += 0.02 * state.turning[i]
-    state.turning[i] += 0.02 * twist
-    state.cursor[i] += 1
-    terminated = (abs(state.x[i]) > 2.4) | (abs(state.angle[i]) > 12.0 * 2.0 * math.pi / 360.0)
-    truncated = state.cursor[i] >= params.longest
+    common = (force + 0.05 * turning * turning * sine) * PER_MASS
+    twist = (9.8 * sine - cosine * common) / (0.5 * (4.0 / 3.0 - 0.1 * PER_MASS * cosine * cosine))
+    push = common - 0.05 * PER_MASS * twist * cosine
+    x += 0.02 * speed
+    angle += 0.02 * turning
+    cursor = state.cursor[i] + 1
+    terminated = (abs(x) > 2.4) | (abs(angle) > 12.0 * 2.0 * math.pi / 360.0)
+    truncated = cursor >= params.longest
     reward = 0.0 if terminated | truncated else 1.0
+    state.cursor[i] = cursor
     state.score[i] += reward
+    state.x[i] = x
+    state.speed[i] = speed + 0.02 * push
+    state.angle[i] = angle
+    state.turning[i] = turning + 0.02 * twist
     return reward, terminated, truncated
 
 
@@ -209,10 +216,11 @@ def check(name: str, problem: Problem, count: int = 256, steps: int = 60) -> str
 def contenders(name: str, size: int, opened: ExitStack) -> dict[str, tuple[Callable[[Any], Any], Any]]:
     """Return what steps a batch, by name, and the type of its actions."""
     found: dict[str, tuple[Callable[[Any], Any], Any]] = {}
-    for threads in sorted({1, available_cores()}):
-        envs: Any = vd.make_vec(f"c_{name}", size, backend="native", seed=0, threads=threads, check_actions=False)
+    for threads, checks in itertools.product(sorted({1, available_cores()}), (True, False)):
+        how: dict[str, Any] = {"threads": threads, "check_actions": False, "check_values": checks}
+        envs: Any = vd.make_vec(f"c_{name}", size, backend="native", seed=0, **how)
         envs.reset()
-        found[f"velodrome, {threads} thr."] = envs.step, np.int64
+        found[f"velodrome, {threads} thr.{'' if checks else ', values not checked'}"] = envs.step, np.int64
     logs = {"log_interval" if name == "squared" else "report_interval": 128}  # steps between two; else a step's third
     alone = in_c(name)(num_envs=size, **logs)
     alone.reset(seed=0)

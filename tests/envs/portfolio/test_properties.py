@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import velodrome as vd
 from tests.baskets import small_basket
 from tests.contracts.comparison import assert_same_bits, random_actions, run
-from velodrome.envs.exponential import exponential
 from velodrome.envs.parameters import ranged_names
 from velodrome.envs.portfolio.codes import COUNT_NAMES
 from velodrome.envs.portfolio.config import PRESETS, PortfolioConfig, portfolio_config
@@ -407,11 +406,6 @@ def test_an_account_is_described_for_people():
 
 
 # Pieces
-
-
-@given(st.floats(-750.0, 0.0))
-def test_the_exponential_is_the_librarys_but_for_its_last_bit(x):
-    assert math.isclose(exponential(x), math.exp(max(x, -700.0)), rel_tol=4e-16)
 
 
 @given(st.lists(st.floats(-10.0, 10.0), min_size=1, max_size=8))

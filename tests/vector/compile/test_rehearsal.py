@@ -97,6 +97,12 @@ def test_a_mistake_is_told_in_the_terms_of_the_rule(role, function, words):
             vd.make_vec(world, 4)
 
 
+def test_of_many_values_an_error_names_a_few():
+    names = tuple(f"cell_{cell}" for cell in range(121))
+    with pytest.raises(ConfigError, match=r"no value for 'cell_1', .*'cell_8' and 112 more: .*'cell_7' and 113 more\)"):
+        vd.make_vec(replace(world_with(observe=observe_too_little), observed=names), 4)
+
+
 def test_what_cannot_be_compiled_is_told_where_the_environments_are_made():
     with pytest.raises(ConfigError, match=r"(?s)step step_lists.*no lists.*backend='python'.*What Numba says:\n"):
         vd.make_vec(world_with(step=step_lists), 4)

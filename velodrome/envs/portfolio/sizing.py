@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.envs.exponential import exponential
+from velodrome.envs.elementary import exponential
 from velodrome.envs.portfolio import codes
 from velodrome.envs.portfolio.config import episode_terms
 from velodrome.envs.portfolio.orders import DUST, STOPPED_NOW, buy_rate, is_tradable, quote_of, sell_rate

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ FORMS = {
 # NaN with digits of its own: a rule that writes NaN writes another.
 MARKS = {np.dtype(np.float32): 0x7FC0_5EED, np.dtype(np.float64): 0x7FF8_0000_0000_5EED}
 WORDS = {np.dtype(np.float32): np.uint32, np.dtype(np.float64): np.uint64}
+MOST_NAMED = 8  # values in an error
 
 _rehearsed: set[Any] = set()
 
@@ -89,9 +90,14 @@ def _write(world: World, role: str, function: Callable, arguments: tuple) -> Non
     left = [name for name, bits in zip(names, row.tolist(), strict=True) if bits == MARKS[dtype]]
     if left:
         raise ConfigError(
-            f"{_named(world, role)} writes no value for {', '.join(map(repr, left))}: `out` has a place for each name "
-            f"in {field} = {names}. Write all of them in every call, or leave names out."
+            f"{_named(world, role)} writes no value for {_listed(left)}: `out` has a place for each name in {field} = "
+            f"({_listed(names)}). Write all of them in every call, or leave names out."
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(map(repr, names[:MOST_NAMED]))}{more}"
 
 
 def _declared(world: World, role: str) -> tuple[str, tuple[str, ...]]:
@@ -160,7 +166,7 @@ def _legal(world: World, role: str) -> str:
     if role in ("reset", "step"):
         return f"the columns {', '.join(declared_columns(world.state_type))} in `state`"
     field, names = _declared(world, role)
-    return f"room in `out` for {len(names)} values: {field} = {names}"
+    return f"room in `out` for {len(names)} values: {field} = ({_listed(names)})"
 
 
 @contextmanager
