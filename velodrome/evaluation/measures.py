@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from velodrome.evaluation.intervals import Interval, Space
 from velodrome.outside.kernels import cached_njit
+from velodrome.tables.splits import distinct, distinct_times
 
 if TYPE_CHECKING:  # a list of runs shows figures, and need not wait for environments
     from velodrome.evaluation.play import Track
@@ -189,7 +190,7 @@ def curve(tracks: Sequence[Track], per_bar: Sequence[Mapping[str, NDArray[np.flo
     accounts = [_joined([tracks[k] for k in own], [per_bar[k] for k in own]) for own in places]
     if len(accounts) == 1:
         return Curve(*accounts[0])
-    time = np.unique(np.concatenate([account.time for account in accounts]))
+    time = distinct_times([account.time for account in accounts])
     growth = np.zeros((len(time), accounts[0].growth.shape[1]))
     sums = {name: np.zeros_like(growth[1:]) for name in accounts[0].per_bar}
     for account in accounts:
@@ -224,8 +225,7 @@ def bars_per_year(time: NDArray[np.int64]) -> float:
 
     time: of all bars, in any order; those of several instruments at the same moment count once.
     """
-    if not (np.diff(time) > 0).all():
-        time = np.unique(time)
+    time = distinct(time)
     if len(time) < 2:
         return math.nan
     return (len(time) - 1) / ((int(time[-1]) - int(time[0])) / YEAR)

@@ -13,7 +13,10 @@ from tests.evaluation.backtests import backtest
 from velodrome.envs.trading.config import trading_config
 from velodrome.evaluation.baselines import FORECAST
 from velodrome.evaluation.evaluate import evaluate_policy
-from velodrome.evaluation.forecast.forecast import Fitted, Inputs, Part, fill_gains, lag_choices, rows_that_help
+from velodrome.evaluation.forecast import inputs as shown
+from velodrome.evaluation.forecast import regression
+from velodrome.evaluation.forecast.forecast import Fitted, Part, fill_gains, rows_that_help
+from velodrome.evaluation.forecast.inputs import Inputs, lag_choices
 from velodrome.evaluation.trading.baselines import forecaster as trading_forecaster
 from velodrome.tables.windows import no_windows, window_at
 
@@ -61,6 +64,30 @@ def test_several_windows_and_several_instruments_have_means_of_their_own():
     minutes, more = (window_at(basket.windows, w, 333)[::-1] for w in (0, 1))
     wanted = [minutes[0], more[0], minutes[:2].mean(0), more[:2].mean(0), more[:3].mean(0), minutes[:4].mean(0)]
     assert np.allclose(x[1][:, last.places].T, [*wanted, minutes.mean(0)], atol=1e-6)
+
+
+@pytest.mark.parametrize("refined", [False, True])
+@pytest.mark.parametrize("symbols", [1, 3])
+def test_inputs_that_no_table_holds_give_the_same_models(symbols, refined, monkeypatch):
+    """Of 20 windows of 32 rows, say, and millions of bars a table would take gigabytes."""
+    windows: dict[str, int] = {"1m": 6, "5m": 3}
+    bars = vd.synthetic_bars("factors", 700, symbols=3, seed=2)
+    if symbols == 1:
+        market = vd.build_market(bars, ["log_return", "rsi_14"], windows, check_leaks=False)
+    else:
+        market = vd.build_basket(bars, ["log_return"], windows, check_leaks=False)
+    gains = np.random.default_rng(0).normal(size=(len(market.time), symbols))
+    gains[::7] = np.nan  # halts
+    rows, found = np.arange(300, 330), []
+    for most in (shown.MOST_HELD, 0):
+        monkeypatch.setattr(shown, "MOST_HELD", most)
+        monkeypatch.setattr(regression, "MOST_KEPT", most)
+        fitted = Fitted(market, "train", gains, refined)
+        models = [getattr(fitted.regression, kind)() for kind in ("ridge", "logistic")]
+        found.append([fitted.regression.mean, fitted.regression.scale, *fitted.regression.known[-1]])
+        found[-1] += [values for model in models for values in (model.unseen, fitted.expected(model, rows))]
+    for held, gathered in zip(*found, strict=True):
+        np.testing.assert_allclose(gathered, held, rtol=1e-9, atol=1e-12)  # added up in another order
 
 
 def test_a_gain_goes_from_one_fill_to_the_next():

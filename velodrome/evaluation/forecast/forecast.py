@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.evaluation.forecast.halves import half_of_the_blocks, runs_of
+from velodrome.evaluation.forecast.inputs import Gathered, Inputs, lag_choices, rows_to_fit
 from velodrome.evaluation.forecast.regression import BLOCKS, ROWS_AT_ONCE, Model, Regression
 from velodrome.evaluation.forecast.threshold import Rule, Stakes, best_rule
 from velodrome.tables.basket import Basket
@@ -17,7 +18,6 @@ from velodrome.tables.market import AnyMarket, Market, WindowedRows
 from velodrome.tables.scaling import TRAIN
 from velodrome.vector.compile.playing import Plan
 
-MOST_INPUTS = 1024  # longer windows are cut to their latest rows
 FEWEST_ROWS = 120  # to fit to
 KINDS = ("ridge", "logistic")  # of regression, the one to use unless another is clearly better first
 MARGIN = (
@@ -25,75 +25,6 @@ MARGIN = (
 )
 MOST_ROWS = 100_000  # the latest ones, from which the length of windows is chosen
 TOO_LITTLE = f"not playable: it needs windows, and a training split of {FEWEST_ROWS} bars or more to be fitted to"
-
-
-def lag_choices(lags: int) -> list[int]:
-    """Return 1, 2, 4 … and the most."""
-    return [*(2**power for power in range(max(lags - 1, 0).bit_length())), lags]
-
-
-class Choice(NamedTuple):
-    """Some of the inputs of a regression."""
-
-    lags: int  # how far they reach back
-    places: NDArray[np.int64]
-    means: bool = False
-
-
-class Inputs(NamedTuple):
-    """What a regression is shown of a market's windows: their latest rows, and means over them.
-
-    means: whether means over the latest 2, 4 … rows stand beside the rows. Six of them tell about as much as 32 rows
-        where these tell much the same, as about the drift of a market, and need a fifth of the weights.
-    """
-
-    market: WindowedRows
-    members: int = 1
-    means: bool = False
-
-    def observed(self, rows: NDArray[np.int64], lags: int) -> NDArray[np.float32]:
-        """Return the inputs at some rows, of the latest `lags` rows of each window, [rows × members, inputs].
-
-        The latest row comes first. Means follow the rows, those over fewer of them first.
-        """
-        tables, columns = self.market.windows, []
-        for w, (length, width) in enumerate(zip(tables.length.tolist(), tables.width.tolist(), strict=True)):
-            end = int(tables.base[w + 1]) if w + 1 < len(tables.base) else len(tables.values)
-            table = tables.values[int(tables.base[w]) : end].reshape(-1, self.members, width // self.members)
-            most, total = min(length, lags), np.float32(0.0)
-            for lag in range(1, most + 1):
-                row = table[tables.rows[w, rows] - (lag - 1)].reshape(len(rows) * self.members, -1)
-                columns.append((False, lag, row))
-                total = total + row if self.means else total
-                if self.means and lag in lag_choices(most)[1:]:
-                    columns.append((True, lag, total / np.float32(lag)))
-        columns.sort(key=lambda column: column[:2])
-        return np.concatenate([values for *_, values in columns], axis=1) if len(columns) > 1 else columns[0][-1]
-
-    def choices(self, lags: int) -> tuple[list[Choice], list[Choice]]:
-        """Return the sets of inputs to choose from, up to 1, 2, 4 … rows back, and those for want of a better one.
-
-        The latter are rows where there are means: one row far back that tells something by itself is rare.
-        """
-        lengths = np.minimum(self.market.windows.length, lags)
-        widths = self.market.windows.width // self.members
-        rows = [Choice(most, np.arange((np.minimum(lengths, most) * widths).sum())) for most in lag_choices(lags)]
-        if not self.means:
-            return rows, []
-        first, last = rows[0], len(rows[-1].places)
-        spans = [lag_choices(length)[1:] for length in lengths.tolist()]
-        means = []
-        for most in lag_choices(lags)[1:]:
-            count = sum(sum(span <= most for span in spans[w]) * int(width) for w, width in enumerate(widths))
-            means.append(Choice(most, np.r_[first.places, last + np.arange(count)], means=True))
-        return [first, *means], rows[1:]
-
-    def most_lags(self) -> int:
-        """Return how many rows of the windows can be used without more than `MOST_INPUTS` of them."""
-        lengths, widths = self.market.windows.length, self.market.windows.width // self.members
-        wanted = np.arange(1, int(lengths.max()) + 1)
-        counts = (np.minimum(lengths, wanted[:, None]) * widths).sum(axis=1)
-        return max(int((counts <= MOST_INPUTS).sum()), 1)
 
 
 class Fitted:
@@ -130,11 +61,9 @@ class Fitted:
         self.counts: NDArray[np.int64] | None = None  # how often each row is fitted to
         if half is not None:
             self.counts = half_of_the_blocks(runs_of(np.cumsum(self.first), block), half)
-        x, block = self.inputs.observed(self.rows, self.lags), np.repeat(block, self.members)
+        x, block = rows_to_fit(self.inputs, self.rows, self.lags, usable), np.repeat(block, self.members)[usable]
         counts = None if self.counts is None else np.repeat(self.counts, self.members)[usable]
-        if not usable.all():
-            x, block = x[usable], block[usable]
-        self.fitted_rows = len(x) if counts is None else int((counts > 0).sum())
+        self.fitted_rows = len(block) if counts is None else int((counts > 0).sum())
         choices, others = self.inputs.choices(self.lags)
         first, second = ([own.places for own in group] for group in (choices, others))
         self.regression = Regression(x, self.gains.ravel()[usable], block, first, second, refined, counts)
@@ -148,10 +77,8 @@ class Fitted:
 
     def expected(self, model: Model, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the next returns that a model expects at some rows, [rows, members]."""
-        parts = [
-            model.expected(self.inputs.observed(rows[begin : begin + ROWS_AT_ONCE], self.lags))
-            for begin in range(0, len(rows), ROWS_AT_ONCE)
-        ]
+        pieces = (rows[begin : begin + ROWS_AT_ONCE] for begin in range(0, len(rows), ROWS_AT_ONCE))
+        parts = [model.expected(Gathered(self.inputs, own, self.lags)) for own in pieces]
         return np.concatenate(parts).reshape(len(rows), self.members)
 
 

@@ -7,15 +7,17 @@ the rows again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
+from velodrome.evaluation.forecast.inputs import ALL, Held, Places, Rows
 from velodrome.vector.cores import available_cores
 
 BLOCKS = 6  # of time; a choice is judged on all but the first
@@ -23,12 +25,22 @@ BLOCKS = 6  # of time; a choice is judged on all but the first
 PENALTIES = np.logspace(-3.0, 4.0, 22)
 ROWS_AT_ONCE = 8192
 MOST_KEPT = 2**24  # standardised values, 128 MB
+MOST_MEASURED = 2**19  # rows from which mean and variance of the inputs are known well enough
+MOST_WALKED = 2**20  # rows that logistic regression, which reads them thirty times, is fitted to
 FIRST_PENALTY = 0.1  # of the regression whose weights say how relevant inputs are
 STEPS = 25  # of logistic regression at most; it takes about five where returns are hard to foresee
 CONVERGED = 1e-7  # change of a weight
 Values = NDArray[np.float64]
-Places = NDArray[np.int64]
-ALL = slice(None)
+
+
+def on_all_cores(function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
+    """Return what a function makes of each of some arguments, several at a time.
+
+    Each product takes one thread meanwhile. BLAS would share it among threads of its own, for which such calls wait in
+    turn: where other programs had the cores, that took seven times the processor time and ten times as long.
+    """
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(available_cores()) as threads:
+        return list(threads.map(function, *arguments))
 
 
 class Sums(NamedTuple):
@@ -76,7 +88,7 @@ class Model(NamedTuple):
     """A fitted model of the next return, and what its like said about rows that they had not seen."""
 
     name: str
-    expected: Callable[[NDArray], Values]  # the next return [n], of inputs [n, W]
+    expected: Callable[[NDArray | Rows], Values]  # the next return [n], of inputs [n, W]
     unseen: Values  # [n] of every row fitted to, by the model of the blocks before it; NaN in the first block
     inputs: int  # how many are used
     penalty: float
@@ -95,7 +107,7 @@ class Regression:
 
     def __init__(
         self,
-        x: NDArray[np.float32],
+        x: NDArray[np.float32] | Rows,
         y: Values,
         block: Places,
         choices: Sequence[Places],
@@ -103,16 +115,19 @@ class Regression:
         adaptive: bool = False,
         counts: Places | None = None,
     ) -> None:
-        self.x, self.y, self.adaptive, self.counts = x, y, adaptive, counts
+        self.x: Rows = Held(x) if isinstance(x, np.ndarray) else x
+        self.y, self.adaptive, self.counts = y, adaptive, counts
         self.members = [np.flatnonzero(block == own) for own in range(int(block.max()) + 1)]
-        # A part at a time: a table of as many floats of double width would be new memory.
-        parts = [x[begin : begin + ROWS_AT_ONCE] for begin in range(0, len(x), ROWS_AT_ONCE)]
-        self.mean = sum(part.sum(axis=0, dtype=np.float64) for part in parts) / len(x)
-        spread = np.sqrt(sum(np.square(part - self.mean).sum(axis=0) for part in parts) / len(x))
-        self.scale = np.where(spread > 1e-12 * (1.0 + np.abs(self.mean)), spread, np.inf)  # a constant says nothing
         self.inputs = np.zeros(0, np.int64)  # chosen below
-        with ThreadPoolExecutor(available_cores()) as threads:
-            self.sums = list(threads.map(self._sum, self.members))
+        # A part at a time: a table of as many floats of double width would be new memory.
+        begins = range(0, len(y), ROWS_AT_ONCE)
+        parts = [slice(begin, begin + ROWS_AT_ONCE) for begin in begins[:: -(-len(y) // MOST_MEASURED)]]
+        count = sum(len(y[part]) for part in parts)
+        self.mean = sum(on_all_cores(lambda part: self.x.some(part).sum(axis=0, dtype=np.float64), parts)) / count
+        squares = on_all_cores(lambda part: np.square(self.x.some(part) - self.mean).sum(axis=0), parts)
+        spread = np.sqrt(sum(squares) / count)
+        self.scale = np.where(spread > 1e-12 * (1.0 + np.abs(self.mean)), spread, np.inf)  # a constant says nothing
+        self.sums = on_all_cores(self._sum, self.members)
         self.known = list(accumulate(self.sums, Sums.plus))  # all blocks up to each
         self.choice, self.place, errors = self._choose(choices)
         if others:
@@ -122,11 +137,11 @@ class Regression:
                 self.choice, self.place = len(choices) + choice, place
         self.inputs = [*choices, *others][self.choice]
 
-    def standardised(self, x: NDArray, inputs: Places | slice = ALL) -> Values:
+    def standardised(self, x: NDArray | Rows, inputs: Places | slice = ALL, rows: Places | slice = ALL) -> Values:
         """Return some inputs with a mean of 0 and a variance of 1 over the rows that are fitted to."""
         if inputs is self.inputs and len(inputs) == inputs[-1] + 1:  # the first so many
             inputs = slice(len(inputs))
-        found = x[:, inputs] - self.mean[inputs]
+        found = (Held(x) if isinstance(x, np.ndarray) else x).some(rows, inputs) - self.mean[inputs]
         found /= self.scale[inputs]
         return found
 
@@ -137,12 +152,12 @@ class Regression:
             # Neighbours, as the rows of one instrument are, need not be gathered.
             places = slice(part[0], part[-1] + 1) if part[-1] - part[0] == len(part) - 1 else part
             kept = inputs is self.inputs and self.keeps
-            yield part, self.kept[places] if kept else self.standardised(self.x[places], inputs)
+            yield part, self.kept[places] if kept else self.standardised(self.x, inputs, places)
 
     @property
     def keeps(self) -> bool:
         """Whether the chosen inputs are few enough to be kept as they are fitted to."""
-        return len(self.x) * len(self.inputs) <= MOST_KEPT
+        return len(self.y) * len(self.inputs) <= MOST_KEPT
 
     @cached_property
     def kept(self) -> Values:
@@ -225,7 +240,8 @@ class Regression:
         Each step divides by a bound of the curvature, a quarter of the inputs' variance (Böhning and Lindsay, 1988):
         close to the curvature itself where odds are close to even, and the same in every step.
         """
-        penalty = PENALTIES[self.place]
+        penalty, rows = PENALTIES[self.place], rows[:: -(-len(rows) // MOST_WALKED)]
+        count = float(len(rows) if counts is None else counts[rows].sum())
         every = known if counts is None else self.known[-1].of(self.inputs)
         mean, stretch = known.x / known.rows, self._relevance(every)
         values, vectors = np.linalg.eigh(stretch[:, None] * known.covariances()[0] * stretch)
@@ -238,8 +254,8 @@ class Regression:
                 missed = (self.y[part] > 0.0) - 0.5 * (1.0 + np.tanh(0.5 * (intercept + own @ weights)))
                 if counts is not None:
                     missed *= counts[part]
-                up += float(missed.sum()) / known.rows
-                along += own.T @ missed / known.rows
+                up += float(missed.sum()) / count
+                along += own.T @ missed / count
             change = 4.0 * (shrunk @ (vectors.T @ along))
             intercept, weights = intercept + 4.0 * up, weights + change
             if max(abs(up), float(np.abs(change).max())) < CONVERGED:
@@ -251,8 +267,7 @@ class Regression:
         unseen = np.full(len(self.y), np.nan)
         if self.keeps:
             self.kept  # noqa: B018 (here, and not by each thread)
-        with ThreadPoolExecutor(available_cores()) as threads:
-            *before, final = threads.map(solve, self.known, range(1, len(self.known) + 1))
+        *before, final = on_all_cores(solve, self.known, range(1, len(self.known) + 1))
         for fitted, rows in zip(before, self.members[1:], strict=True):
             for part, x in self._parts(rows, self.inputs):
                 unseen[part] = fitted(x)
