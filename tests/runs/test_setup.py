@@ -16,6 +16,7 @@ from rich.console import Console
 import velodrome as vd
 from tests.learn.learners import make_ppo, portfolio_worlds
 from tests.runs.small_runs import one_thread, tiny  # noqa: F401
+from velodrome.bars.files import write_bars
 from velodrome.errors import CheckpointError, ConfigError
 from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.config import NetworkConfig
@@ -213,10 +214,26 @@ def test_windows_are_shortened_before_a_training_and_stay_so(tmp_path):
 def test_windows_of_several_timeframes_are_shortened_each():
     several = {"market.source": "ar1", "market.windows": {"1m": 8, "5m": 4}, "market.shorten": True}
     config = load_run_config("smoke", several | {"market.length": 3000, "market.features": ["log_return"]})
-    shorter, market, told = setup.with_windows_that_help(config, setup.build_market(config))
+    shorter, market, told = setup.market_to_train_on(config)
     rows = shorter.market.windows["1m"]
     assert rows in (1, 2)
     assert shorter.market.windows == {"1m": rows, "5m": rows}
     assert market.content_hash == setup.build_market(shorter).content_hash
     assert told.startswith(f"Windows show the latest {rows} of 8 rows")
-    assert setup.with_windows_that_help(config, None) == (config, None, "")
+
+
+def test_files_are_read_once_though_windows_are_shortened(tmp_path, monkeypatch):
+    write_bars(vd.synthetic_bars("ar1", 3000, seed=1), tmp_path)
+    given = {"market.source": str(tmp_path), "market.windows": 16, "market.shorten": True}
+    config, read = load_run_config("smoke", given), []
+    bars = type(config.market).bars
+    monkeypatch.setattr(type(config.market), "bars", lambda own: read.append(own) or bars(own))
+    shorter, market, told = setup.market_to_train_on(config)
+    assert len(read) == 1
+    assert told.startswith("Windows show")
+    assert market.content_hash == setup.build_market(shorter).content_hash
+
+
+def test_an_environment_without_a_market_has_none_to_train_on():
+    config = load_run_config("cartpole")
+    assert setup.market_to_train_on(config) == (config, None, "")

@@ -89,10 +89,11 @@ def train(
     if not isinstance(config, RunConfig) and (mode or choose_mode(console)) in ("live", "plain"):
         told = settings_in_effect(chosen, origins, console.width)
         console.print(told, markup=False, highlight=False, soft_wrap=True)
-    built = setup.build_market(chosen, market)
     shortened = ""
     if market is None:
-        chosen, built, shortened = setup.with_windows_that_help(chosen, built)
+        chosen, built, shortened = setup.market_to_train_on(chosen)
+    else:
+        built = setup.build_market(chosen, market)
     setup.check_rule_actions(chosen, built)
     chosen, told = plan.with_num_envs(chosen, built)
     run = Run.create(chosen, built)

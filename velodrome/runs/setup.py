@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import gymnasium
     from torch import Tensor
 
+    from velodrome.bars.frame import Bars
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.rollout.observation import ObservationShape
     from velodrome.rollout.worlds import Worlds
@@ -478,34 +479,35 @@ def with_bars(config: Any, overrides: dict[str, Any], bars: Any) -> tuple[RunCon
 
 
 def build_market(
-    config: RunConfig, given: Market | Basket | None = None, source: Path | None = None
+    config: RunConfig, given: Market | Basket | None = None, source: Path | None = None, bars: Bars | None = None
 ) -> Market | Basket | None:
     """Return the market or the basket of a run, as its environment takes it; None for environments without one.
 
     given: one that is built already, in place of the configuration's; one of the wrong kind is refused.
-    source: where the files of the configuration's market lie now.
+    source: where the files of the configuration's market lie now. bars: what was read of them already.
     """
     wanted = price_data(config.env)
     if given is None:
         told = config.market if source is None else config.market.model_copy(update={"source": str(source)})
-        return None if wanted is None else told.build_basket() if wanted == "basket" else told.build()
+        return None if wanted is None else told.build_basket(bars) if wanted == "basket" else told.build(bars)
     if type(given).__name__.lower() != wanted:
         advice = f"it plays on a {wanted}: vd.build_{wanted}(bars)" if wanted else "it plays on no market"
         raise ConfigError(f"market is a {type(given).__name__}, and env = {config.env!r}: {advice}.")
     return given
 
 
-def with_windows_that_help(
-    config: RunConfig, market: Market | Basket | None
-) -> tuple[RunConfig, Market | Basket | None, str]:
-    """Shorten windows to the rows that help, if that is asked for; return the settings, the market and what was done.
+def market_to_train_on(config: RunConfig) -> tuple[RunConfig, Market | Basket | None, str]:
+    """Build the market of a new run, with windows shortened to the rows that help if that is asked for.
 
-    market: as `build_market` built it from the configuration.
+    Return the settings, the market and what was done. The files are read once.
     """
-    if market is None or not config.market.shorten:
-        return config, market, ""
+    if price_data(config.env) is None or not config.market.shorten:
+        return config, build_market(config), ""
     from velodrome.evaluation.forecast.forecast import rows_that_help
 
+    bars = config.market.bars()
+    market = build_market(config, bars=bars)
+    assert market is not None
     rows, lengths = rows_that_help(market), market.windows.length.tolist()
     if rows is None:
         return config, market, "Windows stay as they are: there is too little to choose their length by."
@@ -515,7 +517,7 @@ def with_windows_that_help(
     shown = {name: min(length, rows) for name, length in zip(market.window_names, lengths, strict=True)}
     windows = rows if isinstance(config.market.windows, int) else shown
     # The features are those of the longer windows, which have been looked at.
-    shorter = config.market.model_copy(update={"windows": windows, "check_leaks": False})
-    built = shorter.build_basket() if price_data(config.env) == "basket" else shorter.build()
+    looked_at = config.market.model_copy(update={"windows": windows, "check_leaks": False})
+    market = build_market(config.model_copy(update={"market": looked_at}), bars=bars)
     chosen = config.model_copy(update={"market": config.market.model_copy(update={"windows": windows})})
-    return chosen, built, f"Windows show the latest {rows} of {max(lengths)} rows: {told}."
+    return chosen, market, f"Windows show the latest {rows} of {max(lengths)} rows: {told}."

@@ -122,7 +122,7 @@ def walk_forward(
         chosen = wanted.fold_config(number, len(plan), key, dates, embargo, "test")
         if market is None:
             # As the fold's run will build it again, from its configuration alone.
-            chosen, own, _ = setup.with_windows_that_help(chosen, setup.build_market(chosen))
+            chosen, own, _ = setup.market_to_train_on(chosen)
         else:
             own = with_splits(market, make_splits(dates, spans_of(market), market.timezone, embargo))
         assert own is not None

@@ -180,9 +180,10 @@ def train(training: Training) -> Trained:
     torch.set_num_threads(1)
     given = settings_of(training, PROBLEMS[training.problem])
     config = load_run_config(None, given, own_data=True)
-    market = setup.build_market(config)
-    if training.contender in REMEDIES:  # a regression chooses by itself, and a peer sees what it is given
-        config, market, _ = setup.with_windows_that_help(config, market)
+    if training.contender in REMEDIES:
+        config, market, _ = setup.market_to_train_on(config)
+    else:  # a regression chooses by itself, and a peer sees what it is given
+        market = setup.build_market(config)
     assert market is not None
     began = time.perf_counter()
     best = best_log_return(training.problem, market)

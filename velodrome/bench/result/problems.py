@@ -54,9 +54,7 @@ class ResultProblem(NamedTuple):
         changes = {} if taught else self.untaught.get(device, {})
         settings = {**self.settings, **dict.fromkeys(self.seed_keys, seed), "device": device, **changes}
         config = load_run_config(self.presets[device], settings)
-        market = setup.build_market(config)
-        if market is not None:
-            config, market, _ = setup.with_windows_that_help(config, market)
+        config, market, _ = setup.market_to_train_on(config)
         assert market is None or isinstance(market, Market)
         return Given(config, market, seed)
 

@@ -360,13 +360,13 @@ class MarketConfig(Section):
             return build_basket(bars, min_instruments=self.min_instruments, **choices)
         return build_market(bars, session=self.session, **choices)
 
-    def build(self) -> Market:
-        """Build the market: bars, features, windows, splits and scalers."""
-        return self.lay_out(self.bars(), "market")
+    def build(self, bars: Bars | None = None) -> Market:
+        """Build the market: features, windows, splits and scalers. bars: what was read by these settings already."""
+        return self.lay_out(self.bars() if bars is None else bars, "market")
 
-    def build_basket(self) -> Basket:
+    def build_basket(self, bars: Bars | None = None) -> Basket:
         """Build the basket: all instruments on one grid, with features, windows, splits and scalers."""
-        bars = self.bars()
+        bars = self.bars() if bars is None else bars
         if len(bars.symbols) < FEWEST_INSTRUMENTS:
             wanted = "a number or names" if self.is_synthetic else "a folder of several files"
             raise ConfigError(

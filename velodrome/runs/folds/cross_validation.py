@@ -293,7 +293,7 @@ def _judge(config: RunConfig, market: Market | Basket | None, console: Console, 
     """Train a fold, or what is left of it, and play the block that it has not seen."""
     own = market
     if own is None:  # as the fold's run will build it again, from its configuration alone
-        config, own, _ = setup.with_windows_that_help(config, setup.build_market(config))
+        config, own, _ = setup.market_to_train_on(config)
     assert own is not None
     evaluate(finished_run(config, own, console, mode), HELD_OUT, market=own, report=False)
 

@@ -110,8 +110,7 @@ def _run(task: Task, job: Job) -> Run:
     half = Path(task.root) / job.folder
     if half.is_dir() and not (half / INFORMATION).exists():  # an attempt was killed while it made the folder
         shutil.rmtree(half)
-    market = setup.build_market(config)
-    config, market, remark = setup.with_windows_that_help(config, market)
+    config, market, remark = setup.market_to_train_on(config)
     run = running.Run.create(config, market, Path(task.root), identity=job.id, moment=job.created)
     sitting = session_of(run, market)
     sitting.remarks += [remark] if remark else []

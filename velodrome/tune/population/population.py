@@ -170,9 +170,10 @@ def train_population(
     check_source(config, chosen, trust)
     _check(chosen, members, rounds)
     chosen.usable_device()
-    built = setup.build_market(chosen, market)
     if market is None:
-        chosen, built, _ = setup.with_windows_that_help(chosen, built)
+        chosen, built, _ = setup.market_to_train_on(chosen)
+    else:
+        built = setup.build_market(chosen, market)
     setup.check_rule_actions(chosen, built)
     chosen = _as_member(chosen)
     space = _changeable_space(chosen, search, [key for key, origin in origins.items() if origin == GIVEN], search_only)
