@@ -112,7 +112,7 @@ PATH_FIGURES = (
 # several accounts together do better than each by itself.
 SPACES: Mapping[str, Space] = {"return": "growth", "annual_return": "growth", "annual_volatility": "size"}
 SUMMED = ("turnover", "fees", "spread_and_slippage", "funding")
-# Last until the account's next bar.
+# Last until the account's next bar; before its first bar and after its last there are none.
 STATES = (
     *("exposure", "in_market", "cash_share", "positions", "largest_weight"),
     *("long_share", "short_share", "long_exposure", "short_exposure"),
@@ -198,7 +198,8 @@ def curve(tracks: Sequence[Track], per_bar: Sequence[Mapping[str, NDArray[np.flo
         own = np.isin(time[1:], account.time[1:])
         for name, values in account.per_bar.items():
             if name in STATES:
-                sums[name] += np.where(at[1:, None] > 0, values[np.maximum(at[1:] - 1, 0)], 0.0)
+                held = (at[1:] > 0) & (time[1:] <= account.time[-1])
+                sums[name] += np.where(held[:, None], values[np.maximum(at[1:] - 1, 0)], 0.0)
             elif name in SUMMED:
                 sums[name][own] += values
             else:
