@@ -415,7 +415,7 @@ def looks_of(run: Run, store: SqlStore, trial: _Trial) -> Evidence:
         verb = "counts" if same == 1 else "count"
         said.append(f"{same} of them played the same as another, to the bit, and {verb} as one with it")
     ratios = [ratio for curve in different.T if not math.isnan(ratio := moments(curve).sharpe)]
-    trials = replace(Trials.of(ratios) if ratios else Trials(1, 0.0), count=len(looks) + 1 - same)
+    trials = Trials.among(ratios, len(looks) + 1 - same, len(own))
     no_choice = "" if lost or different.shape[1] > 1 else "no other policy was played on these very bars"
     return Evidence(trials, overfitting_of(different), tuple(said), no_choice=no_choice)
 
