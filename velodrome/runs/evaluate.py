@@ -8,7 +8,7 @@ import math
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -123,7 +123,7 @@ def evaluate(
                 f"{run.folder.evaluation_path}; to write them again: velodrome eval {shlex.quote(str(run.path))}"
             )
     if to_store:
-        _enter_result(run)
+        enter_result(run, (run, *run.members))
         publish(run.path)
     return evaluation
 
@@ -240,9 +240,9 @@ def _with_overfitting(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -
     return replace(evaluation, warnings=warnings, information=about)
 
 
-def _enter_result(run: Run) -> None:
-    """Let the store know of a result, of each training seed too; what it lacks then is told by a warning."""
-    for one in dict.fromkeys((run, *run.members)):
+def enter_result(run: Run, about: Iterable[Run]) -> None:
+    """Let the store of a run know of a result, of those that it is about; what it lacks then is told by a warning."""
+    for one in dict.fromkeys(about):
         mirror = StoreMirror(one.folder, run.root, run.config.logging.store)
         mirror.start()
         if mirror.close(ENTER_SECONDS) is not None:
