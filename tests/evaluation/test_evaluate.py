@@ -155,7 +155,7 @@ def test_doubts_are_said():
     small = split_market(instruments=1)
     found = evaluate_policy(ConstantPolicy(2), small, "test", {}, trials=Trials(1000, 1.0), **QUICK)
     said = "\n".join(found.warnings)
-    for doubt in ("bars only", "extrapolate", "trades are few", "interval of the agent's log return includes 0",
+    for doubt in ("bars only", "extrapolate", "1 trade is few", "interval of the agent's log return includes 0",
                   "agent − buy and hold (log return) includes 0", "after 1000 trials", "no trading costs"):  # fmt: skip
         assert doubt in said, doubt
     assert all(warning in " ".join(text_of(found).split()) for warning in found.warnings[:2])

@@ -150,9 +150,10 @@ def _images_imported(wanted: bool) -> Iterator[None]:
 
 def _with_look(run: Run, evaluation: Evaluation, market: Market | Basket) -> Evaluation:
     """Say how many other policies were played on some of the same bars before; the run's store enters it from there."""
-    split, named = evaluation.split, evaluation.policy
-    is_test = split in (run.config.evaluation.final_split, "test") and split != HELD_OUT
-    if not is_test or evaluation.in_sample or named is None:
+    split, named, chosen = evaluation.split, evaluation.policy, run.config.evaluation
+    # Whatever it is called: test data under another name is test data. What is there to choose by is not.
+    is_test = split in (chosen.final_split, "test") or split not in (chosen.split, "validation")
+    if not is_test or split == HELD_OUT or evaluation.in_sample or named is None:
         return evaluation
     data_hash, bars = price_hash(market, split), bars_of(market, split)
     look: dict[str, Any] = {"data_hash": data_hash, "time": time.time(), "before": None}
