@@ -467,6 +467,13 @@ def small_percent(value: float) -> str:
     return f"{100.0 * value:+,.{places}f}%".replace("-", "−")
 
 
+def written(value: float) -> float | str | None:
+    """Return a figure as JSON can hold it: NaN is null, and an infinity a word."""
+    if math.isfinite(value):
+        return value
+    return None if math.isnan(value) else ("Infinity" if value > 0.0 else "-Infinity")
+
+
 def format_figure(value: float | None, unit: Unit) -> str:
     """Return a figure for people; '–' where it is not defined."""
     if value is None or math.isnan(value):

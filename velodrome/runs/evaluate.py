@@ -73,8 +73,8 @@ def evaluate(
 
     split: `evaluation.final_split` of its configuration if none is given.
     checkpoint: "best" on the validation split, or the "latest".
-    trials: if this run is the best of many, what is known about them; the Sharpe ratio is then deflated. The winner
-        of a study stays the best of its trials, if nothing is given.
+    trials: if this run is the best of many, what is known about them; the Sharpe ratio is then deflated. What was
+        chosen among trials once, by a study, a population or whoever gave them, stays so if nothing is given.
     report: write the HTML report and images into the run's folder: as report.html, or for another split or checkpoint
         than a training evaluates at its end, as report-<split>-<checkpoint>-<step>.html.
     market: the one that `train` was given, if it was given one. data: where the run's files lie now, if they moved.
@@ -195,7 +195,7 @@ def _earlier_look(run: Run, evaluation: Evaluation) -> dict[str, Any] | None:
 
 
 def _chosen_before(run: Run) -> tuple[Trials | None, Mapping[str, Any] | None]:
-    """Return among which trials a study chose a run, and what a result of it says of that study; None: no study did.
+    """Return among which trials a run was chosen, and what a result of it says of the study that did; None: nothing did.
 
     Whichever checkpoint or split that result is of, and of a member that of its group: to look again undoes no choice.
     """
@@ -205,9 +205,10 @@ def _chosen_before(run: Run) -> tuple[Trials | None, Mapping[str, Any] | None]:
     for path in sorted((folder / run.folder.evaluation_path.name).glob("*.json")):
         try:
             about = read_json(path)["information"]
-            if "study" in about:
-                trials = None if about["trials"] is None else Trials(**about["trials"])
-                return trials, {**about["study"], "notes": list(about["study"]["notes"])}
+            trials, study = about.get("trials"), about.get("study")
+            if trials is not None or study is not None:  # a population has trials, and is no study
+                told = None if study is None else {**study, "notes": list(study["notes"])}
+                return None if trials is None else Trials(**trials), told
         except (ConfigError, OSError, *UNFIT):
             continue
     return None, None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ConfigError
-from velodrome.evaluation.measures import BY_NAME, format_figure
+from velodrome.evaluation.measures import BY_NAME, format_figure, written
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION
 from velodrome.runs.bucket.place import url_of
 from velodrome.runs.config.changes import told_lineage
@@ -505,10 +505,8 @@ def _plain(value: Any) -> Any:
 
 
 def _written(value: Any) -> Any:
-    """Return a value of an evaluation as its own JSON file has it: NaN is nothing, and an infinity a word."""
-    if isinstance(value, float) and math.isinf(value):
-        return "Infinity" if value > 0.0 else "-Infinity"
-    return _plain(value)
+    """Return a value of an evaluation's row as its own JSON file has it."""
+    return written(value) if isinstance(value, float) else value
 
 
 def _number(value: float | None) -> str:
