@@ -90,7 +90,9 @@ def test_the_spread_is_said_aloud_and_survives_its_file(several, tmp_path):
     assert "interquartile mean" in text
     # One of them held nothing: it neither lost nor gained, and has no Sharpe ratio to take the mean of.
     gains = [one.row("return").value for one in several.seeds]
-    told = f"{sum(gain < 0.0 for gain in gains)} of 4 training seeds lost and {sum(gain > 0.0 for gain in gains)} gained"
+    told = (
+        f"{sum(gain < 0.0 for gain in gains)} of 4 training seeds lost and {sum(gain > 0.0 for gain in gains)} gained"
+    )
     assert sum(told in warning for warning in several.warnings) == 1
     known = [one.row("sharpe").value for one in several.seeds if not math.isnan(one.row("sharpe").value)]
     assert several.metrics["sharpe"] == pytest.approx(np.mean(known))

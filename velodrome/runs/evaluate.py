@@ -195,7 +195,7 @@ def _earlier_look(run: Run, evaluation: Evaluation) -> dict[str, Any] | None:
 
 
 def _chosen_before(run: Run) -> tuple[Trials | None, Mapping[str, Any] | None]:
-    """Return among which trials a run was chosen, and what a result of it says of the study that did; None: nothing did.
+    """Return among which trials a run was chosen, and what a result says of the study that did; None: it was not.
 
     Whichever checkpoint or split that result is of, and of a member that of its group: to look again undoes no choice.
     """
