@@ -280,6 +280,16 @@ def test_episodes_of_any_environment_are_measured_beside_random_actions(tmp_path
     assert Evaluation.load(tmp_path, "episodes").to_json() == found.to_json()
 
 
+def test_the_same_agent_again_says_no_more_about_episodes_than_one_of_it():
+    """Agents play from the same seed: the chance of their episodes is no smaller for being counted three times."""
+    once, thrice = (
+        evaluate_episodes(own, cartpole(), 8, samples=50) for own in (ConstantPolicy(0), [ConstantPolicy(0)] * 3)
+    )
+    own, alone = thrice.row("episode_return"), once.row("episode_return")
+    assert alone.low < alone.high
+    assert (own.value, own.low, own.high) == pytest.approx((alone.value, alone.low, alone.high))
+
+
 def test_reward_per_step_weighs_episodes_by_their_length():
     played = Episodes(np.array([10.0, 2.0]), np.array([10, 1]), np.zeros(0, np.int64))
     found, _ = episode_resamples(played, Bootstrap(20))
