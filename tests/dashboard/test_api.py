@@ -120,6 +120,8 @@ def test_runs_are_compared(served):
     found = served.get("/api/compare?runs=00000001,00000002")
     assert {"key": "seed", "values": [1, 2]} in found["differences"]
     assert found["metrics"]["time/steps_per_second"] == [100.0, 200.0]
+    texts = {name: rows[0]["text"] for name, rows in found["evaluations"].items() if rows[0]}
+    assert texts["test/return"] == "+1.00% [−10.00% … +20.00%]"
     assert served.ask("GET", "/api/compare?runs=").status == 422
 
 

@@ -123,6 +123,14 @@ def test_beta_correlation_and_alpha_equal_a_regression_of_numpys(traded):
     assert math.isnan(traded.row("correlation").baselines["always_flat"])
 
 
+def test_the_correlation_of_an_account_with_itself_is_one_and_no_more():
+    rng = np.random.default_rng(0)
+    for bars in range(3, 60):
+        growth = np.exp(np.cumsum(rng.normal(0.0, 0.02, (bars, 1)), axis=0))
+        same = Curve(np.arange(bars) * HOUR, growth, {})
+        assert abs(market_part(same, same, 1.0, None)["correlation"].value) <= 1.0
+
+
 def test_their_intervals_are_about_those_of_independent_bars_where_bars_are_independent():
     rng = np.random.default_rng(1)
     market = rng.normal(0.0, 0.01, 2000)

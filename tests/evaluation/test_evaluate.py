@@ -155,7 +155,7 @@ def test_doubts_are_said():
     small = split_market(instruments=1)
     found = evaluate_policy(ConstantPolicy(2), small, "test", {}, trials=Trials(1000, 1.0), **QUICK)
     said = "\n".join(found.warnings)
-    for doubt in ("bars only", "extrapolate", "trades are few", "interval of the agent's log return includes 0",
+    for doubt in ("bars only", "extrapolate", "1 trade is few", "interval of the agent's log return includes 0",
                   "agent − buy and hold (log return) includes 0", "after 1000 trials", "no trading costs"):  # fmt: skip
         assert doubt in said, doubt
     assert all(warning in " ".join(text_of(found).split()) for warning in found.warnings[:2])
@@ -278,6 +278,16 @@ def test_episodes_of_any_environment_are_measured_beside_random_actions(tmp_path
     assert "CartPole-v1" in text_of(found)
     found.save(tmp_path)
     assert Evaluation.load(tmp_path, "episodes").to_json() == found.to_json()
+
+
+def test_the_same_agent_again_says_no_more_about_episodes_than_one_of_it():
+    """Agents play from the same seed: the chance of their episodes is no smaller for being counted three times."""
+    once, thrice = (
+        evaluate_episodes(own, cartpole(), 8, samples=50) for own in (ConstantPolicy(0), [ConstantPolicy(0)] * 3)
+    )
+    own, alone = thrice.row("episode_return"), once.row("episode_return")
+    assert alone.low < alone.high
+    assert (own.value, own.low, own.high) == pytest.approx((alone.value, alone.low, alone.high))
 
 
 def test_reward_per_step_weighs_episodes_by_their_length():

@@ -29,7 +29,7 @@ from velodrome.evaluation.measures import (
     path_figures,
 )
 from velodrome.evaluation.result import COMPARED
-from velodrome.evaluation.trades import trade_figures
+from velodrome.evaluation.trades import SCHEMA, trade_figures
 
 BAR_FIGURES = ("turnover", "fees", "funding", "exposure", "in_market", "reward", "account_log_return")
 DAY = 86_400_000_000_000
@@ -174,21 +174,37 @@ def test_a_year_counts_the_bars_that_were_observed_not_those_that_a_clock_would_
 
 def trades_with(profits: list[float]) -> pl.DataFrame:
     return pl.DataFrame(
-        {"profit": profits, "return": [p / 100 for p in profits], "spread_and_slippage": [1.0] * len(profits)},
-        schema={"profit": pl.Float64, "return": pl.Float64, "spread_and_slippage": pl.Float64},
+        {
+            "symbol": ["A"] * len(profits),
+            "seed": [k % 2 for k in range(len(profits))],
+            "profit": profits,
+            "return": [p / 100 for p in profits],
+            "spread_and_slippage": [1.0] * len(profits),
+        },
+        schema={name: SCHEMA[name] for name in ("symbol", "seed", "profit", "return", "spread_and_slippage")},
     )
+
+
+def starts_with(*equity: float) -> pl.DataFrame:
+    return pl.DataFrame({"symbol": ["A"] * len(equity), "seed": range(len(equity)), "start_equity": equity})
 
 
 def test_figures_of_trades():
-    found = trade_figures(trades_with([10.0, -5.0, 0.0, 20.0]), 2, 1000.0)
+    found = trade_figures(trades_with([10.0, -5.0, 0.0, 20.0]), starts_with(1000.0, 1000.0))
     assert found == pytest.approx(
         {"trades": 2.0, "win_rate": 0.5, "average_trade": 0.0625, "profit_factor": 6.0, "spread_and_slippage": 0.002}
     )
-    assert trade_figures(trades_with([1.0]), 1, 1.0)["profit_factor"] == math.inf
-    none = trade_figures(trades_with([]), 1, 1.0)
+    assert trade_figures(trades_with([1.0]), starts_with(1.0))["profit_factor"] == math.inf
+    none = trade_figures(trades_with([]), starts_with(1.0))
     assert none["trades"] == 0
     assert math.isnan(none["win_rate"])
     assert math.isnan(none["profit_factor"])
+
+
+def test_what_spread_takes_is_a_share_of_what_each_account_began_with():
+    """Fees are counted like that, and all costs are their sum; what accounts begin with may be drawn."""
+    found = trade_figures(trades_with([1.0, 1.0, 1.0]), starts_with(100.0, 1000.0))
+    assert found["spread_and_slippage"] == pytest.approx((2 / 100 + 1 / 1000) / 2)
 
 
 @pytest.mark.parametrize(

@@ -217,3 +217,12 @@ def test_means_are_over_the_bars_of_each_account():
     found = dict(zip(meter.names, meter.figures(), strict=True))
     assert found["reward"] == found["account_log_return"] == pytest.approx(0.001)
     assert found["fees"] == pytest.approx(0.001 * np.mean([len(own) for own in bars]))
+
+
+def test_who_has_no_bars_yet_or_any_more_holds_nothing():
+    """As its trades say: what is open at an account's last bar ends there."""
+    every = np.arange(11) * DAY
+    times = {"whole": every, "late": every[5:], "early": every[:6]}
+    accounts = [SimpleNamespace(symbol=name, time=time, equity=np.ones((len(time), 1))) for name, time in times.items()]
+    measured = curve(accounts, [{"in_market": np.ones((len(account.time) - 1, 1))} for account in accounts])
+    assert measured.per_bar["in_market"][:, 0] == pytest.approx([2 / 3] * 10)

@@ -41,6 +41,18 @@ def test_one_trial_deflates_nothing():
     assert deflated_sharpe(PAPER, trials(1)) == probabilistic_sharpe(PAPER)
 
 
+def test_trials_of_which_one_ratio_is_known_vary_by_chance():
+    """With a variance of 0 any number of them would deflate nothing."""
+    known = Trials.among([PAPER.sharpe], 100, PAPER.count)
+    assert known == Trials(100, 1 / 1249)
+    assert deflated_sharpe(PAPER, known) < probabilistic_sharpe(PAPER)
+    # So much do the ratios of those without skill vary.
+    noise = np.random.default_rng(0).normal(0.0, 0.01, (4_000, 250))
+    assert Trials.among([], 2, 250).variance == pytest.approx(np.var([moments(own).sharpe for own in noise]), rel=0.05)
+    assert Trials.among([0.1, 0.3, math.nan], 7, 250) == Trials(7, Trials.of([0.1, 0.3]).variance)
+    assert Trials.among([0.1], 1, 250) == Trials(1, 0.0)
+
+
 @given(st.integers(2, 10_000), st.integers(2, 10_000))
 def test_more_trials_make_a_result_less_likely_to_be_skill(one, other):
     fewer, more = sorted((one, other))

@@ -184,7 +184,7 @@ def same_bits(run, reference):
 
 @pytest.mark.slow
 def test_members_that_are_trained_together_are_the_same(ensemble, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(group, "START_SECONDS", -1e9)
+    monkeypatch.setattr(processes, "START_SECONDS", -1e9)
     monkeypatch.setattr(processes, "available_cores", lambda: 2)
     shown = Console(file=io.StringIO(), width=200)
     told = tiny(tmp_path, seed=3, ensemble=3, **SETTINGS)
@@ -199,7 +199,7 @@ def test_members_that_are_trained_together_are_the_same(ensemble, tmp_path, monk
 
 @pytest.mark.slow
 def test_an_interruption_reaches_members_that_are_trained_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(group, "START_SECONDS", -1e9)
+    monkeypatch.setattr(processes, "START_SECONDS", -1e9)
     monkeypatch.setattr(processes, "available_cores", lambda: 2)
     settings = {**SETTINGS, "steps": 64 * 500, "checkpoint.every_steps": 640, "evaluation.every_steps": 32_000}
 

@@ -122,6 +122,8 @@ def test_the_split_that_chose_the_checkpoint_is_labelled(run):
 def test_the_winner_of_a_study_stays_the_best_of_its_trials(tmp_path):
     """To evaluate it again, as anybody may, must not make a lucky choice look like a single try."""
     run = small_run(tmp_path)
+    vd.evaluate(run, trials=Trials(8, 0.01), report=False)  # as the best of a population is
+    assert vd.evaluate(run, report=False).information["trials"] == {"count": 8, "variance": 0.01}
     about = {"name": "search", "trials": 50, "notes": ["the winner among 50 trials"]}
     told = vd.evaluate(run, trials=Trials(50, 0.04), study=about, report=False)
     assert told.metrics["deflated_sharpe"] < told.metrics["probabilistic_sharpe"]

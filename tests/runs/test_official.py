@@ -77,7 +77,7 @@ def test_training_seeds_are_scored_one_by_one_and_by_their_mean(run):
     mean, *each = (scores[name, "meander", 50] for name in sorted(names))
     assert mean.mean == pytest.approx((each[0].mean + each[1].mean) / 2)
     widths = [one.high - one.low for one in (mean, *each)]
-    assert widths[0] == pytest.approx((widths[1] ** 2 + widths[2] ** 2) ** 0.5 / 2)
+    assert 0.0 < widths[0] <= (widths[1] + widths[2]) / 2  # as wide if both agents had the same luck in each episode
     assert [one.episodes for one in (mean, *each)] == [20, 10, 10]
 
 

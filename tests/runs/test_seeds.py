@@ -37,6 +37,13 @@ def evaluation(group) -> Evaluation:
     return Evaluation.load(group.path, "test")
 
 
+def test_the_store_has_the_figures_of_each_member_when_the_training_ends(group, evaluation):
+    with group.store() as store:
+        (entry,) = listing.list_content(store)
+    found = [one["evaluation"] and one["evaluation"]["value"] for one in entry["members"]]
+    assert found == [next(row.value for row in one.rows if row.name == "return") for one in evaluation.seeds]
+
+
 def test_members_are_ordinary_runs_that_differ_in_their_seed_alone(group):
     assert [run.config.seed for run in group.members] == [3, 4, 5, 6]
     assert {run.status for run in group.members} == {group.status} == {"finished"}

@@ -18,7 +18,7 @@ from velodrome.envs.catalog import CATALOG
 from velodrome.envs.parameters import with_preset
 from velodrome.errors import ChampionError, ConfigError, RunError
 from velodrome.evaluation.intervals import Interval
-from velodrome.evaluation.sharpe import Trials, moments
+from velodrome.evaluation.sharpe import Trials, deflated_sharpe, moments, probabilistic_sharpe
 from velodrome.runs.evaluate import evaluate
 from velodrome.runs.run import Run, train
 from velodrome.runs.store.schema import tables
@@ -297,6 +297,8 @@ def test_a_look_at_bars_that_overlap_deflates_and_is_no_choice(good_run, fresh_f
     with open_store(folder) as store:
         found = looks_of(trial.run, store, trial)
     assert found.trials.count == 2
+    (own,) = trial.returns.T
+    assert deflated_sharpe(moments(own), found.trials) < probabilistic_sharpe(moments(own))
     (check,) = [one for one in judge(found, trial.returns, {}, 0.0) if "overfitting" in one.name]
     assert check.passed
     assert check.found == "none: no other policy was played on these very bars"

@@ -92,7 +92,7 @@ def falls(own: Curve) -> Iterator[dict[str, Any]]:
             "trough": moment(own.time[trough]),
             "end": moment(own.time[last + 1]) if over else None,
             "bars": (last + 1 if over else last) - peak,
-            "bars_down": trough - peak,
+            "bars_down": int(trough) - peak,
         }
 
 
@@ -179,7 +179,8 @@ def market_part(own: Curve, benchmark: Curve, per_year: float, confidence: float
         left = moved - beta * aside
         pull = aside * left / spread if spread > 0.0 else left
         known = spread > 0.0 and moved.std() > 0.0
-        correlation = beta * math.sqrt(spread) / moved.std() if known else math.nan
+        # Rounding can carry that of an account with itself beyond 1.
+        correlation = min(max(beta * math.sqrt(spread) / moved.std(), -1.0), 1.0) if known else math.nan
         alpha = float(returns.mean() - beta * market.mean())
         each.append((beta, correlation, alpha, pull, left - market.mean() * pull, moved))
     beta, correlation, alpha = (float(np.mean([own[k] for own in each])) for k in range(3))

@@ -322,7 +322,8 @@ def doubts(
         return
     if "trades" in by_name and by_name["trades"].value < FEW_TRADES:
         count = format_figure(by_name["trades"].value, "count")
-        yield f"{count} trades are few: win rate, average trade and profit factor say little"
+        trades = "1 trade is" if count == "1" else f"{count} trades are"
+        yield f"{trades} few: win rate, average trade and profit factor say little"
     confidence = f"{drawn.confidence:.0%}"
     gain = by_name["mean_log_return"]
     if Interval(gain.value, gain.low, gain.high).includes_zero:

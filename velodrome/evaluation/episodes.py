@@ -69,8 +69,9 @@ def evaluate_episodes(
     each = [play_episodes(one, envs, episodes, seed) for one in policies]
     by_chance = play_episodes(RandomPolicy(envs.single_action_space, seed), envs, episodes, seed)
     random, _ = episode_resamples(by_chance, drawn._replace(samples=1))
-    # Other seeds of the bootstrap: agents play episodes of their own.
-    found = [episode_resamples(one, drawn._replace(seed=seed + place)) for place, one in enumerate(each)]
+    # Agents play from the same seed. Their episodes are resampled alike, so that what they have in common stays: the
+    # same agent again says no more than one of it.
+    found = [episode_resamples(one, drawn) for one in each]
     points = [figures for figures, _ in found]
     draws = SeedDraws(len(each), drawn)
     resamples = {name: np.stack([own[name] for _, own in found]) for name in MEANS}  # [seeds, N]

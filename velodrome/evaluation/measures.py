@@ -113,7 +113,7 @@ PATH_FIGURES = (
 # several accounts together do better than each by itself.
 SPACES: Mapping[str, Space] = {"return": "growth", "annual_return": "growth", "annual_volatility": "size"}
 SUMMED = ("turnover", "fees", "spread_and_slippage", "funding")
-# Last until the account's next bar.
+# Last until the account's next bar; before its first bar and after its last there are none.
 STATES = (
     *("exposure", "in_market", "cash_share", "positions", "largest_weight"),
     *("long_share", "short_share", "long_exposure", "short_exposure"),
@@ -199,7 +199,8 @@ def curve(tracks: Sequence[Track], per_bar: Sequence[Mapping[str, NDArray[np.flo
         own = np.isin(time[1:], account.time[1:])
         for name, values in account.per_bar.items():
             if name in STATES:
-                sums[name] += np.where(at[1:, None] > 0, values[np.maximum(at[1:] - 1, 0)], 0.0)
+                held = (at[1:] > 0) & (time[1:] <= account.time[-1])
+                sums[name] += np.where(held[:, None], values[np.maximum(at[1:] - 1, 0)], 0.0)
             elif name in SUMMED:
                 sums[name][own] += values
             else:
@@ -464,6 +465,13 @@ def small_percent(value: float) -> str:
         return "0%"
     places = min(max(2 - math.floor(math.log10(abs(100.0 * value))), 0), 8)
     return f"{100.0 * value:+,.{places}f}%".replace("-", "−")
+
+
+def written(value: float) -> float | str | None:
+    """Return a figure as JSON can hold it: NaN is null, and an infinity a word."""
+    if math.isfinite(value):
+        return value
+    return None if math.isnan(value) else ("Infinity" if value > 0.0 else "-Infinity")
 
 
 def format_figure(value: float | None, unit: Unit) -> str:

@@ -20,7 +20,7 @@ from rich.text import Text
 from velodrome.bars.summary import Summarised, Summary
 from velodrome.errors import ConfigError, RunError
 from velodrome.evaluation.baselines import LABELS
-from velodrome.evaluation.measures import BY_NAME, format_figure
+from velodrome.evaluation.measures import BY_NAME, format_figure, written
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION, CheckpointChoice, NamedPolicy
 from velodrome.evaluation.trades import SCHEMA
 from velodrome.evaluation.training_seeds import SeedResult, SeedSpread, seeds_rows, told_spread
@@ -277,13 +277,13 @@ def _jsonable(value: Any) -> Any:
         return {key: _jsonable(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_jsonable(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("Infinity" if value > 0.0 else "-Infinity")
+    if isinstance(value, float):
+        return written(float(value))
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _numbers(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with the numbers that `_jsonable` replaced."""
+    """Return a row with the numbers that `written` replaced."""
     words = {None: math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
     return {
         name: _numbers(value) if isinstance(value, dict) else words.get(value, value) for name, value in plain.items()

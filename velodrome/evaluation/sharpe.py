@@ -42,6 +42,17 @@ class Trials:
             raise ConfigError("no trial has a Sharpe ratio; give the ratios of all that were tried")
         return cls(len(known), float(np.var(known, ddof=1)) if len(known) > 1 else 0.0)
 
+    @classmethod
+    def among(cls, sharpe_ratios: Sequence[float], count: int, bars: int) -> Trials:
+        """Return so many trials over a number of bars, of which some Sharpe ratios per bar are known.
+
+        How much ratios vary cannot be told from one of them. They are then taken to vary as chance makes those without
+        skill vary, by 1 / (bars − 1) (Lo 2002): a variance of 0 would make any number of trials count for one.
+        """
+        known = [ratio for ratio in sharpe_ratios if not math.isnan(ratio)]
+        by_chance = 1.0 / max(bars - 1, 1) if count > 1 else 0.0
+        return cls(count, float(np.var(known, ddof=1)) if len(known) > 1 else by_chance)
+
 
 @dataclass(frozen=True)
 class Moments:

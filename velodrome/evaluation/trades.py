@@ -82,14 +82,18 @@ def holding_figures(gains: NDArray[np.float64]) -> dict[str, float]:
     return {"winning_holdings": won, "holdings_profit_factor": profit_factor(known)}
 
 
-def trade_figures(trades: pl.DataFrame, seeds: int, start_equity: float) -> dict[str, float]:
-    """Return the figures of the trades of some seeds; `start_equity` is that of all accounts of one seed."""
-    profit = trades["profit"].to_numpy()
+def trade_figures(trades: pl.DataFrame, starts: pl.DataFrame) -> dict[str, float]:
+    """Return the figures of the trades of some seeds together.
+
+    starts: columns "symbol", "seed" and "start_equity", a row for each account, those without a trade too.
+    """
+    profit, seeds = trades["profit"].to_numpy(), max(starts["seed"].n_unique(), 1)
+    lost = trades.join(starts, on=["symbol", "seed"]).select(pl.col("spread_and_slippage") / pl.col("start_equity"))
     known = len(profit) > 0
     return {
         "trades": len(profit) / seeds,
         "win_rate": float((profit > 0.0).mean()) if known else math.nan,
         "average_trade": float(trades["return"].to_numpy().mean()) if known else math.nan,
         "profit_factor": profit_factor(profit),
-        "spread_and_slippage": float(trades["spread_and_slippage"].sum()) / seeds / start_equity,
+        "spread_and_slippage": float(lost.to_series().sum()) / max(len(starts), 1),
     }

@@ -8,7 +8,7 @@ import math
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -73,8 +73,8 @@ def evaluate(
 
     split: `evaluation.final_split` of its configuration if none is given.
     checkpoint: "best" on the validation split, or the "latest".
-    trials: if this run is the best of many, what is known about them; the Sharpe ratio is then deflated. The winner
-        of a study stays the best of its trials, if nothing is given.
+    trials: if this run is the best of many, what is known about them; the Sharpe ratio is then deflated. What was
+        chosen among trials once, by a study, a population or whoever gave them, stays so if nothing is given.
     report: write the HTML report and images into the run's folder: as report.html, or for another split or checkpoint
         than a training evaluates at its end, as report-<split>-<checkpoint>-<step>.html.
     market: the one that `train` was given, if it was given one. data: where the run's files lie now, if they moved.
@@ -123,7 +123,7 @@ def evaluate(
                 f"{run.folder.evaluation_path}; to write them again: velodrome eval {shlex.quote(str(run.path))}"
             )
     if to_store:
-        _enter_result(run)
+        enter_result(run, (run, *run.members))
         publish(run.path)
     return evaluation
 
@@ -150,9 +150,10 @@ def _images_imported(wanted: bool) -> Iterator[None]:
 
 def _with_look(run: Run, evaluation: Evaluation, market: Market | Basket) -> Evaluation:
     """Say how many other policies were played on some of the same bars before; the run's store enters it from there."""
-    split, named = evaluation.split, evaluation.policy
-    is_test = split in (run.config.evaluation.final_split, "test") and split != HELD_OUT
-    if not is_test or evaluation.in_sample or named is None:
+    split, named, chosen = evaluation.split, evaluation.policy, run.config.evaluation
+    # Whatever it is called: test data under another name is test data. What is there to choose by is not.
+    is_test = split in (chosen.final_split, "test") or split not in (chosen.split, "validation")
+    if not is_test or split == HELD_OUT or evaluation.in_sample or named is None:
         return evaluation
     data_hash, bars = price_hash(market, split), bars_of(market, split)
     look: dict[str, Any] = {"data_hash": data_hash, "time": time.time(), "before": None}
@@ -194,7 +195,7 @@ def _earlier_look(run: Run, evaluation: Evaluation) -> dict[str, Any] | None:
 
 
 def _chosen_before(run: Run) -> tuple[Trials | None, Mapping[str, Any] | None]:
-    """Return among which trials a study chose a run, and what a result of it says of that study; None: no study did.
+    """Return among which trials a run was chosen, and what a result says of the study that did; None: it was not.
 
     Whichever checkpoint or split that result is of, and of a member that of its group: to look again undoes no choice.
     """
@@ -204,9 +205,10 @@ def _chosen_before(run: Run) -> tuple[Trials | None, Mapping[str, Any] | None]:
     for path in sorted((folder / run.folder.evaluation_path.name).glob("*.json")):
         try:
             about = read_json(path)["information"]
-            if "study" in about:
-                trials = None if about["trials"] is None else Trials(**about["trials"])
-                return trials, {**about["study"], "notes": list(about["study"]["notes"])}
+            trials, study = about.get("trials"), about.get("study")
+            if trials is not None or study is not None:  # a population has trials, and is no study
+                told = None if study is None else {**study, "notes": list(study["notes"])}
+                return None if trials is None else Trials(**trials), told
         except (ConfigError, OSError, *UNFIT):
             continue
     return None, None
@@ -240,9 +242,9 @@ def _with_overfitting(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -
     return replace(evaluation, warnings=warnings, information=about)
 
 
-def _enter_result(run: Run) -> None:
-    """Let the store know of a result, of each training seed too; what it lacks then is told by a warning."""
-    for one in dict.fromkeys((run, *run.members)):
+def enter_result(run: Run, about: Iterable[Run]) -> None:
+    """Let the store of a run know of a result, of those that it is about; what it lacks then is told by a warning."""
+    for one in dict.fromkeys(about):
         mirror = StoreMirror(one.folder, run.root, run.config.logging.store)
         mirror.start()
         if mirror.close(ENTER_SECONDS) is not None:

@@ -24,7 +24,7 @@ from velodrome.errors import ConfigError, RunError, VelodromeError
 from velodrome.evaluation.baselines import BUY_AND_HOLD, EQUAL_REBALANCED, FLAT, LABELS
 from velodrome.evaluation.intervals import Interval, influence_interval, student_quantile
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, moments
-from velodrome.outside.files import UNFIT
+from velodrome.outside.files import UNFIT, read_json
 from velodrome.runs.store.looks import Look, SeenBars, add_looks, looks_at, told_looks
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore, open_store
@@ -33,7 +33,7 @@ from velodrome.tables.hashing import bars_of, price_hash
 from velodrome.tune.champions.frozen import Champion, freeze
 from velodrome.tune.champions.hooks import Hooks
 from velodrome.tune.champions.registry import HOOK_FAILED, PROMOTED, REFUSED, Record, Registry, check_name, enter, note
-from velodrome.tune.outcome import FREE
+from velodrome.tune.outcome import FREE, POPULATION, read_returns
 from velodrome.tune.overfitting import Overfitting, cscv, distinct
 from velodrome.tune.study import Studies, Study, StudyError
 from velodrome.tune.verdict import chosen_among
@@ -126,8 +126,8 @@ def promote(
 
     run: of a group of training seeds all agents are judged, and the one that did best on validation becomes champion.
     name: of the champion; that of the run's configuration, or its environment's, if none is given.
-    evidence: among what the run was chosen; None: what the study that made it knows of that, or, if none did, what the
-        store knows of its test split.
+    evidence: among what the run was chosen; None: what the study or the population that made it knows of that, or, if
+        none did, what the store knows of its test split.
     margin: by how much the lead must exceed 0 on the whole split, as a log return: 0.01 is about 1 %.
     root: folder in which champions lie, with its store; that of the run if none is given.
     data: where the run's files lie now, if they moved. hooks: who is told of a promotion.
@@ -152,7 +152,7 @@ def promote(
     with open_store(home, run.config.logging.store) as store:
         if before is not None:
             enter(store, before)  # what a crash may have kept from it
-        found = evidence or evidence_of(run, store) or looks_of(run, store, trial)
+        found = evidence or evidence_of(run, store) or evidence_of_population(run) or looks_of(run, store, trial)
         checks = judge(found, trial.returns, leads, margin)
         trial.keep_look(store)
         said = (*found.said, trial.said, *trial.warned)
@@ -415,7 +415,7 @@ def looks_of(run: Run, store: SqlStore, trial: _Trial) -> Evidence:
         verb = "counts" if same == 1 else "count"
         said.append(f"{same} of them played the same as another, to the bit, and {verb} as one with it")
     ratios = [ratio for curve in different.T if not math.isnan(ratio := moments(curve).sharpe)]
-    trials = replace(Trials.of(ratios) if ratios else Trials(1, 0.0), count=len(looks) + 1 - same)
+    trials = Trials.among(ratios, len(looks) + 1 - same, len(own))
     no_choice = "" if lost or different.shape[1] > 1 else "no other policy was played on these very bars"
     return Evidence(trials, overfitting_of(different), tuple(said), no_choice=no_choice)
 
@@ -451,6 +451,24 @@ def evidence_of(run: Run, store: SqlStore) -> Evidence | None:
     found = _chosen_by(studies, study, made.trial, run.root)
     told = f"trial {made.trial} of study {study.name!r}: it is judged as the best of them all"
     return replace(found, said=(told, *found.said))
+
+
+def evidence_of_population(run: Run) -> Evidence | None:
+    """Return among what a population chose one of its members; None: no population made the run."""
+    file = run.path.parent / POPULATION
+    if not file.is_file():
+        return None
+    members = read_json(file)["done"][-1]
+    known = [read_returns(run.path.parent / member["run"]) for member in members]
+    curves = [own.astype(np.float64) for own in known if own is not None and np.isfinite(own).all()]
+    bars = min(map(len, curves), default=2)
+    ratios = [float(member["per_bar"]) for member in members if member["per_bar"] is not None]
+    alike = [own for own in curves if len(own) == bars]
+    found = overfitting_of(np.stack(alike, axis=1)) if alike else None
+    same = len(alike) == len(members) and distinct(np.stack(alike, axis=1)).shape[1] == 1
+    said = f"the best of a population: it is judged among the {len(members)} members of the last round"
+    no_choice = "all members played the same" if same else ""
+    return Evidence(Trials.among(ratios, len(members), bars), found, (said,), no_choice=no_choice)
 
 
 def _chosen_by(studies: Studies, study: Study, trial: int, root: Path) -> Evidence:

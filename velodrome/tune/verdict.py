@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +93,9 @@ def chosen_among(studies: Studies, study: Study, root: Path) -> Chosen:
             found = cscv(different, BLOCKS)
         except ConfigError:  # returns that are not finite: an account lost all
             found = None
-    trials = replace(Trials.of(varied), count=count) if varied else None
+    # Where no returns are left they are taken to be the fewest, which deflates the most.
+    bars = LEAST_BARS if matrix is None else len(matrix)
+    trials = Trials.among(varied, count, bars) if varied else None
     # What broke before it was played was never a candidate.
     of_own, of_earlier = (
         sum(any(end.is_good for end in one.outcomes.values()) for one in some) for some in (own, earlier)

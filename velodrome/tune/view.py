@@ -13,7 +13,7 @@ from typing import Any
 
 from velodrome.bars.summary import Summarised, Summary
 from velodrome.errors import ConfigError
-from velodrome.evaluation.measures import BY_NAME, format_figure
+from velodrome.evaluation.measures import BY_NAME, format_figure, written
 from velodrome.evaluation.result import Evaluation
 from velodrome.runs.config.explain import value_text
 from velodrome.runs.folder import INFORMATION
@@ -230,7 +230,7 @@ class StudyView(Summarised):
         }
         if self.evaluation is not None:
             about = self.evaluation.information
-            figures = {name: number(value) for name, value in self.evaluation.metrics.items()}
+            figures = {name: written(value) for name, value in self.evaluation.metrics.items()}
             found["test"] = {"figures": figures, "study": about.get("study"), "look": about.get("look")}
         return {**found, "trials": [told(trial) for trial in self.trials]}
 

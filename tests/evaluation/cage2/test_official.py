@@ -16,6 +16,14 @@ def test_an_agent_of_the_reduced_set_is_scored_beside_policies_of_the_full_one()
     assert scores.of("sleep", "sleep", 30).mean == 0.0
 
 
+def test_the_same_agent_twice_is_scored_no_more_surely_than_once():
+    scores = play_official([ConstantPolicy(0)] * 2, "two", {"action_set": "reduced"}, episodes=6, baselines=False)
+    both, one = (scores.of(name, "b_line", 50) for name in ("two", "two, training 1 of 2"))
+    assert one.low < one.high
+    assert (both.mean, both.low, both.high) == (one.mean, one.low, one.high)
+    assert (both.episodes, one.episodes) == (12, 6)
+
+
 def test_policies_react_to_the_first_host_that_is_shown():
     bits = np.zeros((6, 13, 4), np.float32)
     bits[1, 8, 3] = 1  # Red's foothold is left alone

@@ -240,13 +240,35 @@ def test_runs_are_compared_where_they_differ(store, tmp_path, learned):
     content = compare_content(store, [learned, store.run(other.id)])
     assert content["config"] == {"seed": [3, 4], "ppo.learning_rate": [0.001, 0.0003]}
     assert content["metrics"]["loss/value"] == [None, 2.0]
-    assert content["evaluations"]["test/return"] == [{"value": 0.125, "low": -0.0625, "high": 0.25}, None]
+    told = "+12.50% [−6.25% … +25.00%]"
+    assert content["evaluations"]["test/return"] == [{"value": 0.125, "low": -0.0625, "high": 0.25, "text": told}, None]
     assert content["same_data"]
     json.dumps(content, allow_nan=False)
     text = text_of(compare_view(store, [learned, other]))
     for shown in ("learned", "other", "seed", "0.0003", "test/return", "+12.50% [−6.25% … +25.00%]", "loss/value"):
         assert shown in text
     assert "different data" not in text
+
+
+def test_infinite_figures_are_shown_as_their_evaluation_shows_them(store, tmp_path, learned):
+    """A profit factor without a loss, or a track record that is never long enough, is known: no dash."""
+    other = add(store, tmp_path, "other")
+    infinite = {"profit_factor": math.inf, "mean_log_return": -math.inf}
+    store.add_evaluations(
+        other.id, [EvaluationRow(5, "test", name, value, math.nan, math.nan) for name, value in infinite.items()]
+    )
+    found = compare_content(store, [learned, store.run(other.id)])["evaluations"]
+    own = {key: values[1] for key, values in found.items() if values[1] is not None}
+    assert {key: row["value"] for key, row in own.items()} == {
+        "test/profit_factor": "Infinity",
+        "test/mean_log_return": "-Infinity",
+    }
+    assert own["test/mean_log_return"]["low"] is None
+    assert [own[f"test/{name}"]["text"] for name in infinite] == ["∞", "−∞"]
+    json.dumps(show_content(store, store.run(other.id)), allow_nan=False)
+    text = text_of(show_view(store, store.run(other.id)))
+    assert "∞" in text
+    assert "−∞" in text
 
 
 def test_runs_on_other_data_are_compared_with_a_warning(store, tmp_path, learned):

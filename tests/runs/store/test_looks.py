@@ -90,6 +90,16 @@ def test_a_test_split_that_ends_a_little_earlier_is_no_new_data(tmp_path):
     assert notes[2].startswith("look number 3 at this test data: 2 other policies were played on it before")
 
 
+def test_test_data_under_another_name_is_looked_at_all_the_same(tmp_path):
+    """A run that tests nothing at its end, and is then played on the bars that others are tested on."""
+    shares = {"train": 0.7, "validation": 0.15}
+    peeking = small_run(tmp_path, **{"market.splits": {**shares, "later": 0.15}, "evaluation.final_split": None})
+    assert vd.evaluate(peeking, "later", report=False).information["look"]["before"] == 0
+    assert "look" not in vd.evaluate(peeking, "validation", report=False).information
+    run = small_run(tmp_path, **{"market.splits": {**shares, "test": 0.15}, "seed": 5})
+    assert vd.evaluate(run, report=False).information["look"]["before"] == 1
+
+
 def test_a_store_by_a_relative_address_is_the_same_from_every_folder(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -16,8 +16,10 @@ from tests.runs.small_runs import one_thread, tiny  # noqa: F401
 from velodrome.errors import ConfigError
 from velodrome.runs.checkpoint import latest_valid
 from velodrome.runs.run import resume
+from velodrome.tune.outcome import read_returns
 from velodrome.tune.population import population as population_module
 from velodrome.tune.population.population import FILE, Population
+from velodrome.tune.promotion import evidence_of_population, overfitting_of, promote
 
 SMALL = {"steps": 384, "checkpoint.every_steps": None}
 SEARCH = ("ppo.learning_rate=1e-4:1e-1:log", "ppo.epochs=1:4")
@@ -77,6 +79,18 @@ def test_the_best_is_tested_once_as_the_best_of_all(trained):
     about = json.loads(next((trained.best.path / "evaluation").glob("test*.json")).read_text())["information"]
     assert about["trials"]["count"] == 4
     assert (trained.best.path / "report.html").is_file()
+
+
+def test_the_best_is_promoted_as_the_best_of_all(trained):
+    """Chosen by the validation split among all members, it must not pass for the only one that was ever tried."""
+    found = evidence_of_population(trained.best)
+    assert found is not None
+    assert found.trials.count == 4
+    assert found.trials.variance == pytest.approx(np.var([one.per_bar for one in trained.rounds[-1]], ddof=1))
+    returns = np.stack([read_returns(run.path) for run in trained.members], axis=1).astype(np.float64)
+    assert found.overfitting.probability == overfitting_of(returns).probability
+    verdict = promote(trained.best, root=trained.path)
+    assert verdict.said[0] == "the best of a population: it is judged among the 4 members of the last round"
 
 
 def test_it_says_what_it_is(trained):

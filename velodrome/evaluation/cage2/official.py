@@ -193,35 +193,38 @@ def play_official(
         contenders += [(simple, make(seed), plain) for simple, make in SIMPLE.items()]
     entries = [(one, red, length) for one in contenders for red in RED_AGENTS for length in LENGTHS]
     scores: list[Score] = []
+    played: dict[tuple[str, str, int], NDArray[np.float64]] = {}  # [episodes] returns
     for (label, chosen, own_rule), red, length in entries:
         own = {**own_rule, "red_agent": red, "episode_length": length}
-        scores.append(_score(label, chosen, own, episodes, seed))
+        returns = played[label, red, length] = _returns(chosen, own, episodes, seed)
+        scores.append(_score(label, red, length, returns, len(returns)))
         if progress is not None:
             progress("policies", len(scores), len(entries))
     if len(each) > 1:
-        found = OfficialScores(name, rule, tuple(scores))
-        columns = [(red, length) for red in RED_AGENTS for length in LENGTHS]
-        means = [_mean(name, [found.of(label, *column) for label in labels]) for column in columns]
+        # All play from the same seed: their mean in each episode keeps the chance that they have in common. Its
+        # interval is about other episodes of the same agents.
+        means = []
+        for red, length in ((red, length) for red in RED_AGENTS for length in LENGTHS):
+            returns = np.stack([played[label, red, length] for label in labels])
+            means.append(_score(name, red, length, returns.mean(axis=0), returns.size))
         scores = means + scores
     return OfficialScores(name, rule, tuple(scores))
 
 
-def _mean(label: str, scores: Sequence[Score]) -> Score:
-    """Return the mean of some agents' scores; its interval is about other episodes of the same agents."""
-    mean = math.fsum(score.mean for score in scores) / len(scores)
-    error = math.hypot(*((score.high - score.low) / 2 for score in scores)) / len(scores)
-    one, episodes = scores[0], sum(score.episodes for score in scores)
-    return Score(label, one.red_agent, one.length, mean, mean - error, mean + error, episodes)
-
-
-def _score(label: str, policy: Policy, params: dict[str, Any], episodes: int, seed: int) -> Score:
-    count = min(NUM_ENVS, episodes)
-    envs = make_vec("cage2", count, backend="native", observation="cursor", seed=seed, threads=1, **params)
+def _returns(policy: Policy, params: dict[str, Any], episodes: int, seed: int) -> NDArray[np.float64]:
+    """Play episodes, and return the sum of rewards of each."""
+    envs = make_vec(
+        "cage2", min(NUM_ENVS, episodes), backend="native", observation="cursor", seed=seed, threads=1, **params
+    )
     try:
         # Seeds that no training used: theirs are spread from small ones.
-        returns = play_episodes(policy, envs, episodes, seed=seed + 3_000_017).returns
+        return play_episodes(policy, envs, episodes, seed=seed + 3_000_017).returns
     finally:
         envs.close()
+
+
+def _score(label: str, red: str, length: int, returns: NDArray[np.float64], episodes: int) -> Score:
+    """Return the mean of returns with its interval; episodes: how many were played for them."""
     error = NORMAL_95 * float(returns.std(ddof=1)) / math.sqrt(len(returns))
     mean = float(returns.mean())
-    return Score(label, params["red_agent"], params["episode_length"], mean, mean - error, mean + error, len(returns))
+    return Score(label, red, length, mean, mean - error, mean + error, episodes)

@@ -52,8 +52,13 @@ class TradingEvaluator(Evaluator):
     def trades(self, played: Backtest, traded: int) -> tuple[pl.DataFrame, dict[str, float]]:
         """Return the trades and what they amount to."""
         found = round_trips(played, played.seeds[:traded])
-        start_equity = float(np.mean(sum(first.start_equity for first, *_ in played.accounts)))
-        return found, trade_figures(found, traded, start_equity)
+        # What an account starts with may be drawn: each pays a share of its own.
+        starts = [
+            {"symbol": first.symbol, "seed": seed, "start_equity": float(first.start_equity[column])}
+            for first, *_ in played.accounts
+            for column, seed in enumerate(played.seeds[:traded])
+        ]
+        return found, trade_figures(found, pl.DataFrame(starts))
 
     def baselines(self, agent: Played, seed: int) -> Sequence[Baseline]:
         """Return the policies to beat."""

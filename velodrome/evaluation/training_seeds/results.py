@@ -65,8 +65,15 @@ def seed_doubts(kind: str, seeds: Sequence[SeedResult], spread: Sequence[SeedSpr
     """Yield what the training seeds have against trusting the result."""
     found = next((one for one in spread if one.metric == MAIN[kind]), None)
     if found is not None and kind == "backtest" and found.lowest < 0.0 < found.highest:
-        lost = sum(row.value < 0.0 for one in seeds if (row := one.row(found.metric)) is not None)
-        yield f"{lost} of {len(seeds)} training seeds lost and the others gained: a single one would have told either"
+        each = [row.value for one in seeds if (row := one.row(found.metric)) is not None]
+        lost, gained = sum(value < 0.0 for value in each), sum(value > 0.0 for value in each)
+        yield f"{lost} of {len(seeds)} training seeds lost and {gained} gained: a single one would have told either"
+    known = {row.name: 0 for one in seeds for row in one.rows if not BY_NAME[row.name].detail}
+    for row in (row for one in seeds for row in one.rows if row.name in known):
+        known[row.name] += not math.isnan(row.value)
+    if partly := [f"{BY_NAME[name].label} ({n} of {len(seeds)})" for name, n in known.items() if 0 < n < len(seeds)]:
+        told = ", ".join(partly)
+        yield f"not defined for every training seed, such as one that never traded; the mean is of the others: {told}"
 
 
 def seed_notes(seeds: Sequence[int]) -> tuple[str, ...]:

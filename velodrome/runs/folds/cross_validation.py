@@ -114,12 +114,10 @@ class CrossValidation(Summarised):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the long tables as JSON-able values."""
-
-        def plain(value: float) -> float | None:
-            return value if np.isfinite(value) else None
+        from velodrome.evaluation.measures import written
 
         figures = {
-            name: {key: plain(value) for key, value in figure._asdict().items()}
+            name: {key: written(value) for key, value in figure._asdict().items()}
             for name, figure in self.figures.items()
         }
         folds = [fold.to_dict() for fold in self.folds]

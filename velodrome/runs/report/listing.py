@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ConfigError
-from velodrome.evaluation.measures import BY_NAME, format_figure
+from velodrome.evaluation.measures import BY_NAME, format_figure, written
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION
 from velodrome.runs.bucket.place import url_of
 from velodrome.runs.config.changes import told_lineage
@@ -167,7 +167,7 @@ def _final_return(facts: _Facts, run: RunRecord, members: Sequence[RunRecord]) -
     found = [row for row in facts.returns.get(run.id, ()) if row["split"] == split]
     if found:
         row = max(enumerate(found), key=lambda place: (place[1]["checkpoint"] != "latest", place[0]))[1]
-        about = {name: _plain(row[name]) for name in ("split", "label", "policy", "value", "low", "high")}
+        about = {name: _written(row[name]) for name in ("split", "label", "policy", "value", "low", "high")}
         return about if split != HELD_OUT else {**about, "label": CHOOSING}
     value = facts.last(f"evaluation/{split}/return", run, members)
     if value is None:
@@ -190,7 +190,7 @@ def evaluated(store: SqlStore, run: RunRecord) -> list[dict[str, Any]]:
         about = (row["split"], None, None) if policy is None else (policy.label, policy.checkpoint, policy.policy)
         about = about if row["split"] != HELD_OUT else (CHOOSING, *about[1:])
         found.append(
-            {name: _plain(value) for name, value in row.items()}
+            {name: _written(value) for name, value in row.items()}
             | dict(zip(("label", "checkpoint", "policy"), about, strict=True))
         )
     return found
@@ -392,7 +392,7 @@ def compare_view(store: SqlStore, runs: Sequence[RunRecord]) -> Group:
     ]
     told = [(key, *map(_text, values)) for key, values in content["config"].items()]
     evaluations = [
-        (key, *(NOTHING if found is None else _with_interval(key.split("/")[-1], found) for found in values))
+        (key, *(NOTHING if found is None else found["text"] for found in values))
         for key, values in content["evaluations"].items()
     ]
     measured = _counted_metrics(store, runs)
@@ -430,12 +430,16 @@ def _counted_metrics(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, li
     return {name: values for name, values in last.items() if name not in silent}
 
 
-def _last_evaluations(store: SqlStore, run: RunRecord) -> dict[str, dict[str, float | None]]:
-    """Return the last of a run's evaluations by 'split/figure', those of the latest checkpoint by themselves."""
+def _last_evaluations(store: SqlStore, run: RunRecord) -> dict[str, dict[str, Any]]:
+    """Return the last of a run's evaluations by 'split/figure', those of the latest checkpoint by themselves.
+
+    Each as a number with its interval, and as its table has it.
+    """
     found = {}
     for row in evaluated(store, run):
         which = f"{row['label']} (latest)" if row["checkpoint"] == "latest" else row["label"]
-        found[f"{which}/{row['name']}"] = {name: row[name] for name in ("value", "low", "high")}
+        numbers = {name: row[name] for name in ("value", "low", "high")}
+        found[f"{which}/{row['name']}"] = {**numbers, "text": _with_interval(row["name"], row)}
     return found
 
 
@@ -500,16 +504,21 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _written(value: Any) -> Any:
+    """Return a value of an evaluation's row as its own JSON file has it."""
+    return written(value) if isinstance(value, float) else value
+
+
 def _number(value: float | None) -> str:
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
-def _figure(name: str, value: float | None) -> str:
+def _figure(name: str, value: float | str | None) -> str:
     """Return a figure of an evaluation as its table has it: shares in per cent."""
-    metric = BY_NAME.get(name)
-    return _number(value) if metric is None else format_figure(value, metric.unit)
+    metric, known = BY_NAME.get(name), None if value is None else float(value)  # infinities are words
+    return _number(known) if metric is None else format_figure(known, metric.unit)
 
 
 def _metric(name: str, value: float | None, known: Collection[str]) -> str:

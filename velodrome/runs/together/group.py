@@ -10,6 +10,7 @@ from velodrome.errors import sentence
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.evaluate import enter_result
 from velodrome.runs.session import Session
 from velodrome.runs.store.from_folder import members_of, steps_of
 from velodrome.runs.together.processes import (
@@ -61,6 +62,11 @@ class GroupSession(Session):
             if processes > 1:
                 return self._train_together(group, left, processes)
         return True
+
+    def _evaluate(self) -> None:
+        super()._evaluate()
+        # The figures of each member are part of the group's result: it had none when its training ended.
+        enter_result(self.run, self.run.members)
 
     def _train_together(self, group: SeedGroup, left: list[int], processes: int) -> bool:
         """Train members in this many processes at a time."""

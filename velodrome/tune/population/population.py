@@ -48,7 +48,7 @@ from velodrome.runs.together.processes import (
     worth_apart,
 )
 from velodrome.runs.trained import EPISODES, Run, check_source, run_name
-from velodrome.tune.outcome import PER_BAR, legal_score, played
+from velodrome.tune.outcome import PER_BAR, POPULATION, legal_score, played, write
 from velodrome.tune.population.evolution import first_settings, heirs, moved
 from velodrome.tune.space import Space, space_of
 from velodrome.vector.argument_checks import checked_count
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
-FILE = "population.json"
+FILE = POPULATION
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 FEWEST, MOST = 2, 1_000  # members
 
@@ -404,7 +404,8 @@ class Carrier:
         """Play all members on the validation split."""
         for member in members:
             run = Run.open(self.folder / member.run)
-            figures, _ = played(run.load_policy("latest"), run.config, self.market)
+            figures, returns = played(run.load_policy("latest"), run.config, self.market)
+            write(run.path, figures, returns)  # for whoever asks what the choice among them is worth
             member.score, member.per_bar = float(figures[self.plan.score]), figures.get(PER_BAR)
         if not self._is_judged(members):
             raise RunError(

@@ -162,9 +162,6 @@ function chosenCard(runs, ids, go) {
 function figuresCard(found, runs) {
   const rows = Object.entries(found.evaluations).map(([name, values]) => ({ name, values }));
   if (!rows.length) return null;
-  const isShare =
-    /return|drawdown|share|exposure|in_market|win_rate|volatility|of_optimum|alpha|average_trade|probabilistic|costs|fees|funding|spread|largest_weight/;
-  const kind = (name) => (isShare.test(name) && !name.includes("episode_return") ? "percent" : "number");
   const rank = (name) => FIRST.findIndex((each) => name.endsWith(`/${each}`)) + 1 || FIRST.length + 1;
   rows.sort((a, b) => rank(a.name) - rank(b.name));
   return card(
@@ -183,7 +180,7 @@ function figuresCard(found, runs) {
         ...runs.map((run, at) => ({
           key: run.id,
           name: run.name,
-          show: (row) => (row.values[at] ? h("span.nowrap", figure(row.values[at].value, kind(row.name))) : NOTHING),
+          show: (row) => (row.values[at] ? h("span.nowrap", row.values[at].text) : NOTHING),
         })),
       ],
       { rows },
