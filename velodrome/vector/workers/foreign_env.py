@@ -93,10 +93,10 @@ class ForeignVectorEnv(VectorEnv):
         self.alive = np.ones(self.num_envs, bool)
         self.worker_restarts = 0
 
-    def _describe(self, env: EnvDescription, spec: Any) -> None:
+    def _describe(self, env: EnvDescription) -> None:
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         self.metadata = {**env.metadata, "autoreset_mode": self.mode}
-        self.render_mode, self.spec = env.render_mode, spec
+        self.render_mode, self.spec = env.render_mode, env.spec
         action_space = env.action_space
         self.action_leaves = leaves(action_space, "action")
         self._take_one = taker(self.single_observation_space)

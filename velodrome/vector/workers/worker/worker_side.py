@@ -245,7 +245,12 @@ class Worker:
     def on_describe(self, row: int) -> EnvDescription:
         """Make a first environment and return its description."""
         self.host.make(row)
-        return self.host.describe(row)
+        described = self.host.describe(row)
+        try:
+            pack(described.spec)
+        except Exception:  # it may name a function that holds a lock
+            described = described._replace(spec=None)
+        return described
 
     def on_make(self, rows: list[tuple[int, int]], shared: SharedLayout) -> list[Any]:
         """Make the environments of some rows, given as (row, restarts); return the faults of those that failed."""
