@@ -382,8 +382,18 @@ def box_bounds(space: gymnasium.Space, device: torch.device) -> tuple[Tensor | N
     """Return the ends of a Box, None for other spaces."""
     if not isinstance(space, gymnasium.spaces.Box):
         return None, None
-    low, high = (torch.from_numpy(end.astype(np.float32)).to(device) for end in (space.low, space.high))
+    low, high = (torch.from_numpy(end).to(device) for end in float32_ends(space.low, space.high))
     return low, high
+
+
+def float32_ends(low: NDArray, high: NDArray) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the ends of a range as float32 within it: as such, 0.1 is more than 0.1, which an environment may refuse."""
+    lower, upper = low.astype(np.float32), high.astype(np.float32)
+    infinity = np.float32(np.inf)
+    return (
+        np.where(lower < low, np.nextafter(lower, infinity), lower),
+        np.where(upper > high, np.nextafter(upper, -infinity), upper),
+    )
 
 
 def as_tensor(buffer: Any) -> Tensor:

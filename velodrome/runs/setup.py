@@ -328,11 +328,13 @@ def read_space(described: dict[str, Any]) -> gymnasium.Space:
     import gymnasium
     import numpy as np
 
+    from velodrome.rollout.worlds import float32_ends
+
     if described["kind"] == "discrete":
         return gymnasium.spaces.Discrete(_count(described["count"]))
     if described["kind"] == "multi_discrete":
         return gymnasium.spaces.MultiDiscrete(np.array(described["counts"], np.int64))
-    low, high = (np.array(described[end], np.float32) for end in ("low", "high"))
+    low, high = float32_ends(*(np.array(described[end], np.float64) for end in ("low", "high")))
     return gymnasium.spaces.Box(low, high, dtype=np.float32)
 
 
