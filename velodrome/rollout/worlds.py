@@ -387,7 +387,7 @@ def box_bounds(space: gymnasium.Space, device: torch.device) -> tuple[Tensor | N
 
 
 def float32_ends(low: NDArray, high: NDArray) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the ends of a range as float32 within it: as such, 0.1 is more than 0.1, which an environment may refuse."""
+    """Return the ends of a range as float32 within it: as such, 0.1 is more than 0.1, which some refuse."""
     lower, upper = low.astype(np.float32), high.astype(np.float32)
     infinity = np.float32(np.inf)
     return (
