@@ -109,7 +109,10 @@ def test_a_specification_takes_parameters_besides_and_stands_where_an_id_does():
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_a_batch_says_what_its_environments_were_made_from(backend):
-    envs = vd.make_vec("CartPole-v1", 1, backend=backend, max_episode_steps=20)
-    assert envs.spec.max_episode_steps == 20
-    envs.close()
+def test_a_batch_says_what_its_environments_were_made_from(registry, backend):
+    gymnasium.register("Own-v0", entry_point=CartPoleEnv, kwargs={"render_mode": "rgb_array"})
+    params = {"max_episode_steps": 20, "sutton_barto_reward": True}
+    for env, given in (("Own-v0", params), (lambda: gymnasium.make("Own-v0", **params), {})):
+        envs = vd.make_vec(env, 1, backend=backend, **given)
+        assert envs.spec == gymnasium.make("Own-v0", **params).spec
+        envs.close()

@@ -7,6 +7,7 @@ import copy
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from velodrome.errors import BackendError, ConfigError, ConfigTypeError, did_you_mean, sentence
+
+OF_MAKE = ("max_episode_steps", "disable_env_checker")  # what gymnasium.make takes itself
 
 
 class EnvMaker:
@@ -54,6 +57,21 @@ class EnvMaker:
     def specification(self) -> Any:
         """What Gymnasium makes the environment from; None if that is a class or a callable."""
         return self.source if isinstance(self.source, EnvSpec) else None
+
+    def without_own(self, made: EnvSpec | None) -> EnvSpec | None:
+        """Return the specification of an environment made here, without what this maker has itself: it may be large."""
+        if made is None or self.specification is None:
+            return made
+        return replace(made, entry_point=None, vector_entry_point=None, kwargs={})
+
+    def with_own(self, made: EnvSpec | None) -> EnvSpec | None:
+        """Return the specification that `without_own` was given."""
+        own = self.specification
+        if made is None or own is None:
+            return made
+        params = {name: value for name, value in self.params.items() if name not in OF_MAKE}
+        places = {"entry_point": own.entry_point, "vector_entry_point": own.vector_entry_point}
+        return replace(made, **places, kwargs={**own.kwargs, **params})
 
     def __getstate__(self) -> dict[str, Any]:
         import cloudpickle

@@ -80,7 +80,7 @@ class WorkerVectorEnv(ForeignVectorEnv):
             description = first.asked("describe", 0)
         except (WorkerLostError, BackendError) as error:
             raise EnvironmentFaultError([start_fault(first, error)], "No environment could be made.") from error
-        self._describe(description)
+        self._describe(description._replace(spec=self.makers[0].with_own(description.spec)))
         self._move_to_new_block(self.num_envs)
         self._make_rows(self._spread_rows(0, self.num_envs))
 

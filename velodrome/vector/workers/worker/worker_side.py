@@ -249,11 +249,12 @@ class Worker:
         """Make a first environment and return its description."""
         self.host.make(row)
         described = self.host.describe(row)
+        spec = self.host.makers[0].without_own(described.spec)
         try:
-            pack(described.spec)
+            pack(spec)
         except Exception:  # it may name a function that holds a lock
-            described = described._replace(spec=None)
-        return described
+            spec = None
+        return described._replace(spec=spec)
 
     def on_make(self, rows: list[tuple[int, int]], shared: SharedLayout) -> list[Any]:
         """Make the environments of some rows, given as (row, restarts); return the faults of those that failed."""
