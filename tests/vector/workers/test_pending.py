@@ -247,3 +247,27 @@ def test_what_another_thread_calls_meanwhile_is_refused(backend, tmp_path):
     assert found == [envs.arrays.rewards.tolist()]
     assert envs.step(ZEROS)[0][:, 0].tolist() == [2.0, 2.0, 2.0]
     envs.close()
+
+
+@pytest.mark.parametrize("backend", OURS)
+def test_a_step_during_which_another_thread_closes_says_so(backend, tmp_path):
+    envs = make(backend, partial(Gated, length=9))
+    envs.reset()
+    envs.set_attr("gate", str(tmp_path / "never"))
+    found: list[BaseException] = []
+
+    def step() -> None:
+        try:
+            envs.step(ZEROS)
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    while envs._thread.acquire(False):
+        envs._thread.release()
+        time.sleep(0.001)
+    envs.close(terminate=True)
+    thread.join()
+    assert isinstance(found[0], ClosedEnvironmentError)
+    assert "closed during step(), by another thread" in str(found[0])

@@ -24,7 +24,7 @@ from velodrome.vector.workers.env_host import EnvDescription
 from velodrome.vector.workers.env_maker import EnvMaker
 from velodrome.vector.workers.faults import LIMIT_ADVICE, RAISE_ADVICE, EnvironmentFaultError, Fault
 from velodrome.vector.workers.options import WorkerOptions
-from velodrome.vector.workers.pending import by_one_thread, taken_by_another_thread
+from velodrome.vector.workers.pending import by_one_thread, closed_meanwhile, taken_by_another_thread
 
 AUTORESET = {True: AutoresetMode.SAME_STEP, False: AutoresetMode.DISABLED}
 
@@ -91,6 +91,7 @@ class ForeignVectorEnv(VectorEnv):
         self._broken: set[int] = set()  # rows that wait for reset()
         self._pending = False  # the caller has begun something and must wait for it
         self._thread = threading.RLock()
+        self.closing = False
         self.faults: list[Fault] = []
         self.restarts = np.zeros(self.num_envs, np.int64)
         self.alive = np.ones(self.num_envs, bool)
@@ -198,6 +199,10 @@ class ForeignVectorEnv(VectorEnv):
         try:
             self._check_ready("step")
             return self._results(self._step_all(self._action_leaves(actions, self.num_envs)))
+        except Exception as error:
+            if self.closing:
+                raise closed_meanwhile("step") from error
+            raise
         finally:
             self._thread.release()
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 
 from velodrome.errors import BackendError, ConfigError
 
@@ -24,6 +24,7 @@ class Taken(Protocol):
     """Environments with a lock that the thread holds which calls them."""
 
     _thread: threading.RLock
+    closing: bool
 
 
 Own = TypeVar("Own", bound=Taken)
@@ -52,6 +53,10 @@ def by_one_thread(
             raise taken_by_another_thread(method.__name__)
         try:
             return method(self, *arguments, **keywords)
+        except Exception as error:
+            if self.closing:
+                raise closed_meanwhile(method.__name__) from error
+            raise
         finally:
             self._thread.release()
 
@@ -64,6 +69,11 @@ def taken_by_another_thread(called: str) -> BackendError:
         f"{called}() was called while another thread is in a call of the same environments, which one thread at a time "
         "may step, reset and ask: give each thread environments of its own, or share a lock."
     )
+
+
+def closed_meanwhile(called: str) -> ClosedEnvironmentError:
+    """Return what to say about a method whose environments were closed while it ran."""
+    return ClosedEnvironmentError(f"these environments were closed during {called}(), by another thread; make new ones")
 
 
 def already_pending(called: str, pending: str) -> AlreadyPendingError:

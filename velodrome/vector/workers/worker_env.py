@@ -291,6 +291,7 @@ class WorkerVectorEnv(ForeignVectorEnv):
         """
         closing = self._finalizer.detach() if hasattr(self, "_finalizer") else None
         if closing is not None:
+            self.closing = True
             seconds = LEAVE_SECONDS if timeout is None else checked_timeout(timeout)
             workers, control = closing[2]
             _close_workers(workers, control, 0.0 if terminate else seconds)
