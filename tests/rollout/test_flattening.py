@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velodrome.errors import BackendError
-from velodrome.rollout.flattening import flat_size, row_writer, stacked
+from velodrome.rollout.flattening import byte_columns, flat_size, row_writer, stacked
 
 leaf_spaces = st.one_of(
     st.sampled_from([(), (3,), (2, 2)]).map(lambda shape: spaces.Box(-5.0, 5.0, shape, np.float32)),
@@ -47,6 +47,19 @@ def test_rows_are_what_gymnasium_makes_of_each_observation(space, count, seed):
         rows = np.full(expected.shape, np.nan, np.float32)
         row_writer(space)(batch, rows)
         np.testing.assert_array_equal(rows, expected)
+
+
+def test_bytes_are_divided_by_255_wherever_they_stand():
+    picture = spaces.Box(0, 255, (2, 1), np.uint8)
+    few = spaces.Box(0, np.array([255, 254], np.uint8), (2,), np.uint8)
+    space = spaces.Tuple([spaces.Discrete(2), spaces.Dict({"seen": picture, "few": few}), picture])
+    value = (1, {"seen": np.array([[255], [51]], np.uint8), "few": np.array([255, 51], np.uint8)}, picture.low)
+    rows = np.zeros((1, flat_size(space)), np.float32)
+    row_writer(space)(batch_of(space, [value]), rows)
+    assert rows[0].tolist() == [0, 1, 255, 51, 1, np.float32(0.2), 0, 0]
+    assert byte_columns(space) == ((4, 6), (6, 8))
+    assert byte_columns(picture) == ((0, 2),)
+    assert byte_columns(few) == byte_columns(spaces.Text(4)) == ()
 
 
 def test_a_space_that_only_gymnasium_knows_is_flattened_by_it():

@@ -15,7 +15,8 @@ from tests.learn.learners import Bandit, Endless, foreign_worlds, trading_worlds
 from tests.markets import small_market
 from velodrome.envs.trading.state import STATISTICS
 from velodrome.errors import BackendError, ConfigError
-from velodrome.rollout.worlds import ForeignWorlds, RuleWorlds, make_worlds
+from velodrome.rollout.worlds import ForeignWorlds, RuleWorlds, box_bounds, make_worlds
+from velodrome.runs import setup
 
 
 def random_actions(space, count, generator):
@@ -161,3 +162,13 @@ def test_continuous_actions_reach_foreign_environments_within_their_range():
     worlds.reset(0)
     worlds.step(torch.tensor([[-7.0, 7.0], [0.25, -3.0]]))  # Bandit refuses what lies outside
     assert worlds.legal(torch.tensor([[-7.0, 7.0]])).tolist() == [[-1.0, 0.5]]
+
+
+def test_actions_stay_within_the_range_of_an_environment_of_doubles():
+    """As a float32, 0.1 is more than 0.1."""
+    space = gymnasium.spaces.Box(-0.1, np.array([0.1, np.inf]), (2,), np.float64)
+    read = setup.read_space(setup.describe_space(space))
+    for low, high in (box_bounds(space, torch.device("cpu")), box_bounds(read, torch.device("cpu"))):
+        assert space.contains(low.numpy().astype(np.float64))
+        assert space.contains(high.numpy().astype(np.float64))
+        assert low[0] == -high[0] == -np.nextafter(np.float32(0.1), np.float32(0))

@@ -30,6 +30,16 @@ class MyEnv(gymnasium.Env):
         return self._show(), reward, False, self.at >= self.length, {}
 
 
+class Picture(MyEnv):
+    """The same as a picture of bytes."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (2, 3, 1), np.uint8)
+
+    def _show(self):
+        self.shown = self.np_random.uniform(-1.0, 1.0, 3).astype(np.float32)
+        return np.tile(127.5 * (self.shown + 1.0), 2).astype(np.uint8).reshape(2, 3, 1)
+
+
 def make_my_env(length=5):
     """Return one."""
     return MyEnv(length)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 import velodrome as vd
 from tests.runs import own_env
-from tests.runs.own_env import MyEnv, make_my_env
+from tests.runs.own_env import MyEnv, Picture, make_my_env
 from tests.runs.small_runs import one_thread  # noqa: F401
 from velodrome import cli
-from velodrome.errors import ConfigError
+from velodrome.errors import CheckpointError, ConfigError
+from velodrome.learn.policy_files import FlatPolicy, export_torchscript
+from velodrome.rollout.observation import Observation
+from velodrome.rollout.worlds import make_worlds
+from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import RunFolder
@@ -29,6 +35,28 @@ def test_a_class_trains_and_is_found_again(tmp_path):
     assert vd.Run.open(run.path).policy.act(MyEnv.observation_space.sample()).shape == ()
     again = vd.resume(run, mode="quiet", evaluate=False, steps=320)
     assert again.status == "finished"
+
+
+def test_pictures_are_learnt_and_acted_upon_in_numbers_of_about_one(tmp_path):
+    about = {**SETTINGS, "steps": 1_024, "logging.folder": tmp_path, "evaluation.every_steps": None}
+    run = vd.train(env=Picture, mode="quiet", evaluate=False, **about)
+    policy, found = run.policy, run.find_checkpoint()
+    pictures = np.random.default_rng(0).integers(0, 256, (32, 2, 3, 1), np.uint8)
+    flat = torch.from_numpy(pictures.reshape(32, 6)).float()
+    expected = policy.decide(Observation(flat / 255.0), torch.zeros(32, 0))[0].numpy()
+    assert 0 < expected.sum() < 32
+    np.testing.assert_array_equal(policy.act(pictures), expected)
+    np.testing.assert_array_equal(FlatPolicy(policy)(flat)[0], expected)
+    export_torchscript(policy, tmp_path / "policy.pt")  # which compares the file with the policy
+    worlds = make_worlds(vd.make_vec(Picture, 2, backend="serial"))
+    worlds.reset(0)
+    assert 0.0 <= worlds.observation.values.min() < 0.5 < worlds.observation.values.max() <= 1.0
+    # A checkpoint of a version that learnt from bytes as they are.
+    older = {name: value for name, value in found.plain["agent"].items() if name != "bytes"}
+    as_they_are = setup.load_policy(found.tensors, {**found.plain, "agent": older}, Picture.observation_space)
+    np.testing.assert_array_equal(as_they_are.act(pictures), policy.decide(Observation(flat), torch.zeros(32, 0))[0])
+    with pytest.raises(CheckpointError, match=r"learnt from bytes as they are.* start a new run"):
+        setup.check_agent(older, setup.describe_agent(run.config, worlds), "here")
 
 
 def test_a_class_of_the_script_trains(tmp_path, monkeypatch):

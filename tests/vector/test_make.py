@@ -38,7 +38,7 @@ def test_an_unknown_environment_suggests_the_nearest(factory):
     ):
         factory("tradng")
     for wrong in (3, None):
-        with pytest.raises(ConfigError, match=rf"env = {wrong}: needs the name of an environment, a World, the id of"):
+        with pytest.raises(ConfigError, match=rf"env = {wrong}: needs the name of an environment, a World, the id or"):
             factory(wrong)
     with pytest.raises(
         ConfigError, match=r"env is one environment, .*give its class \(CartPoleEnv\), its id, or a func"

@@ -73,6 +73,7 @@ class TrainedPolicy:
         self._memory: Tensor | None = None  # [n, memory_size] once environments are known
         self._num_envs: int | None = None
         self.low, self.high = box_bounds(self.action_space, self.device)
+        self._divisors = self.shape.divisors(self.device)
         if self.window_names and len(self.window_names) != len(windows):
             raise ConfigError(f"window_names = {self.window_names!r}: needs {len(windows)} names, one for each window.")
         if self.bank is not None:
@@ -167,6 +168,10 @@ class TrainedPolicy:
 
     # Reading observations
 
+    def scaled(self, values: Tensor) -> Tensor:
+        """Return values as environments give them as the network learnt from them."""
+        return values if self._divisors is None else values / self._divisors
+
     def _read(self, observation: Any) -> tuple[Observation, bool]:
         """Return an observation as tensors, and whether it is of a single environment."""
         space = self.observation_space
@@ -184,7 +189,7 @@ class TrainedPolicy:
             )
         rows = rows.reshape(1 if single else len(rows), -1)
         at = self.shape.window_floats
-        return Observation(rows[:, at:], None, rows[:, :at] if at else None), single
+        return Observation(self.scaled(rows[:, at:]), None, rows[:, :at] if at else None), single
 
     def _read_structured(self, space: gymnasium.Space, observation: Any) -> tuple[Observation, bool]:
         """Flatten the observations of a space that is no Box, as they were in training."""
@@ -195,7 +200,7 @@ class TrainedPolicy:
             )
         every = [observation] if single else iterate(batch_space(space, self._num_envs or 1), observation)
         rows = np.stack([np.asarray(gymnasium.spaces.flatten(space, one), np.float32) for one in every])
-        return Observation(self._tensor(rows)), single
+        return Observation(self.scaled(self._tensor(rows))), single
 
     def _read_parts(self, observation: Mapping[str, Any]) -> tuple[Observation, bool]:
         """Read {"account", "cursor"} or {"account", a window each}."""

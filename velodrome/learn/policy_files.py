@@ -1,10 +1,10 @@
 """Policies as files for other programs: ONNX and TorchScript, each read back and checked before it is put in place.
 
 The function in the file takes `observation`, [n, floats] float32 in the layout of observation="flat" (windows, then
-values as the environment gives them: normalisation is inside), and, if the network remembers, `memory`, [n, width],
-zeros at the beginning of an episode. It returns `actions` (the likeliest, within their range), `parameters` (logits,
-means or action values; of an ensemble those of all members side by side), of an ensemble `disagreement`, [n], and, if
-the network remembers, `next_memory` for the next step. n is free.
+values as the environment gives them: normalisation is inside, and so is the division of bytes by 255), and, if the
+network remembers, `memory`, [n, width], zeros at the beginning of an episode. It returns `actions` (the likeliest,
+within their range), `parameters` (logits, means or action values; of an ensemble those of all members side by side), of
+an ensemble `disagreement`, [n], and, if the network remembers, `next_memory` for the next step. n is free.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ exporter_logger = logging.getLogger("torch.onnx")
 class FlatPolicy(nn.Module):
     """A policy as one function of flat observations, with constants in place of running moments."""
 
+    divisors: Tensor
     mean: Tensor
     scale: Tensor
     low: Tensor
@@ -57,6 +58,10 @@ class FlatPolicy(nn.Module):
         self.remembers = policy.memory_size > 0
         moments, low, high = policy.moments, policy.low, policy.high
         self.normalises, self.bounded = moments is not None, low is not None
+        divisors = policy.shape.divisors()
+        self.divides = divisors is not None
+        if divisors is not None:
+            self.register_buffer("divisors", divisors)
         if moments is not None:
             self.register_buffer("mean", moments.mean.float().cpu())
             self.register_buffer("scale", moments.scale.cpu())
@@ -68,6 +73,8 @@ class FlatPolicy(nn.Module):
         """Return what `output_names` says."""
         windows = observation[:, : self.window_floats] if self.window_floats else None
         values = observation[:, self.window_floats :]
+        if self.divides:
+            values = values / self.divisors
         if self.normalises:
             values = ((values - self.mean) * self.scale).clamp(-LIMIT, LIMIT)
         before = observation.new_zeros((observation.shape[0], 0)) if memory is None else memory
@@ -168,11 +175,14 @@ def random_inputs(policy: TrainedPolicy, rows: int, seed: int) -> list[NDArray[n
     """Return inputs like those of training: values spread as their running moments say, windows standard normal."""
     generator = np.random.default_rng(seed)
     observation = generator.normal(size=(rows, policy.shape.floats))
+    values = observation[:, policy.shape.window_floats :]
     if policy.normalisation is not None:
         mean, scale = (moment.double().cpu().numpy() for moment in policy.normalisation)
-        values = observation[:, policy.shape.window_floats :]
         values /= scale
         values += mean
+    divisors = policy.shape.divisors()
+    if divisors is not None:
+        values *= divisors.numpy()
     inputs = [observation.astype(np.float32)]
     if policy.memory_size:
         inputs.append(generator.uniform(-1.0, 1.0, (rows, policy.memory_size)).astype(np.float32))
@@ -184,7 +194,8 @@ def _compare(path: Path, found: list[NDArray], policy: TrainedPolicy, inputs: li
     rows = torch.from_numpy(inputs[0]).to(policy.device)
     memory = torch.from_numpy(inputs[1]).to(policy.device) if policy.memory_size else rows.new_zeros((len(rows), 0))
     at = policy.shape.window_floats
-    actions, parameters, after = policy.decide(Observation(rows[:, at:], None, rows[:, :at] if at else None), memory)
+    seen = Observation(policy.scaled(rows[:, at:]), None, rows[:, :at] if at else None)
+    actions, parameters, after = policy.decide(seen, memory)
     expected = {"actions": actions, "parameters": parameters, "next_memory": after}
     if isinstance(policy, EnsemblePolicy):
         expected["disagreement"] = torch.as_tensor(policy.disagreement)

@@ -1,4 +1,7 @@
-"""Observations of any space as rows of float32, for all environments at once, in the order of gymnasium's flatten."""
+"""Observations of any space as rows of float32, for all environments at once, in the order of gymnasium's flatten.
+
+Bytes from 0 to 255, such as those of images, are divided by 255: a network learns from numbers of about one.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, flatdim,
 from numpy.typing import NDArray
 
 from velodrome.errors import BackendError
+from velodrome.rollout.observation import LARGEST_BYTE, Ranges
 from velodrome.vector.space_arrays import parts_of, rebuilt
 
 # Takes a batch of values of a space, [n, …], and rows to write them into, [n, floats].
@@ -28,8 +32,28 @@ def flat_size(space: Space) -> int:
         ) from error
 
 
+def are_bytes(space: Space) -> bool:
+    """Return whether values of a space are bytes from 0 to 255."""
+    return (
+        isinstance(space, Box) and space.dtype == np.uint8 and bool((space.low == 0).all() & (space.high == 255).all())
+    )
+
+
+def byte_columns(space: Space) -> Ranges:
+    """Return the columns (first, end) of a row that are bytes."""
+    if are_bytes(space):
+        return ((0, flatdim(space)),)
+    found, at = [], 0
+    for _, part in parts_of(space) or ():
+        found += [(at + first, at + end) for first, end in byte_columns(part)]
+        at += flatdim(part)
+    return tuple(found)
+
+
 def row_writer(space: Space) -> WriteRows:
     """Return a function that writes a batch of observations as rows; the parts of a space follow each other."""
+    if are_bytes(space):
+        return lambda batch, rows: np.divide(np.reshape(batch, rows.shape), np.float32(LARGEST_BYTE), out=rows)
     if isinstance(space, Box | MultiBinary):
         return lambda batch, rows: np.copyto(rows, np.reshape(batch, rows.shape), casting="unsafe")
     if isinstance(space, Discrete):

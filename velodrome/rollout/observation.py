@@ -14,6 +14,7 @@ from velodrome.tables.windows import WindowTables
 
 Ranges = tuple[tuple[int, int], ...]  # (first, end) each
 Device = torch.device | str
+LARGEST_BYTE = 255.0
 
 
 class Observation(NamedTuple):
@@ -35,6 +36,7 @@ class ObservationShape:
     values: int
     windows: tuple[tuple[int, int], ...] = ()  # [rows, features] of each window
     instruments: InstrumentLayout | None = None  # how values, windows and actions divide by instrument, if at all
+    bytes: Ranges = ()  # which of the values were bytes, and are divided by 255
 
     @property
     def window_floats(self) -> int:
@@ -45,6 +47,15 @@ class ObservationShape:
     def floats(self) -> int:
         """Floats of an observation laid out flat: windows, then values."""
         return self.window_floats + self.values
+
+    def divisors(self, device: Device = "cpu") -> Tensor | None:
+        """What values are divided by before a network sees them, [values]; None if all stay as they are."""
+        if not self.bytes:
+            return None
+        found = torch.ones(self.values)
+        for first, end in self.bytes:
+            found[first:end] = LARGEST_BYTE
+        return found.to(device)
 
 
 class WindowBank:

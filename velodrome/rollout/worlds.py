@@ -19,7 +19,7 @@ from torch import Tensor
 
 from velodrome.errors import BackendError, ConfigError
 from velodrome.rollout.disturbance import Disturbance, Strength
-from velodrome.rollout.flattening import flat_size, row_writer, stacked
+from velodrome.rollout.flattening import byte_columns, flat_size, row_writer, stacked
 from velodrome.rollout.launch import capture
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
 from velodrome.rollout.ranks import summed
@@ -292,8 +292,8 @@ class ForeignWorlds(Worlds):
                 f"an episode. Make the environments with vd.make_vec, or with autoreset_mode=AutoresetMode.SAME_STEP."
             )
         self.space = envs.single_observation_space
-        size = flat_size(self.space)
-        super().__init__(envs, torch.device(device), ObservationShape(size), ("reward", "length"))
+        shape = ObservationShape(flat_size(self.space), bytes=byte_columns(self.space))
+        super().__init__(envs, torch.device(device), shape, ("reward", "length"))
         self.write_rows = row_writer(self.space)
         self.sums = self.sums.cpu()  # episodes are counted on the host, where the environments are
         self.returns, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
@@ -382,8 +382,18 @@ def box_bounds(space: gymnasium.Space, device: torch.device) -> tuple[Tensor | N
     """Return the ends of a Box, None for other spaces."""
     if not isinstance(space, gymnasium.spaces.Box):
         return None, None
-    low, high = (torch.from_numpy(end.astype(np.float32)).to(device) for end in (space.low, space.high))
+    low, high = (torch.from_numpy(end).to(device) for end in float32_ends(space.low, space.high))
     return low, high
+
+
+def float32_ends(low: NDArray, high: NDArray) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the ends of a range as float32 within it: as such, 0.1 is more than 0.1, which some refuse."""
+    lower, upper = low.astype(np.float32), high.astype(np.float32)
+    infinity = np.float32(np.inf)
+    return (
+        np.where(lower < low, np.nextafter(lower, infinity), lower),
+        np.where(upper > high, np.nextafter(upper, -infinity), upper),
+    )
 
 
 def as_tensor(buffer: Any) -> Tensor:

@@ -297,6 +297,7 @@ def describe_agent(config: RunConfig, worlds: Worlds) -> dict[str, Any]:
     names = getattr(getattr(worlds.envs, "world", None), "window_names", ())
     layout = worlds.shape.instruments
     instruments = {} if layout is None else {"instruments": {"count": layout.count, "own": list(layout.own)}}
+    divided = {"bytes": [list(columns) for columns in worlds.shape.bytes]} if worlds.shape.bytes else {}
     return {
         "env": config.env,
         "algorithm": config.algorithm,
@@ -306,6 +307,7 @@ def describe_agent(config: RunConfig, worlds: Worlds) -> dict[str, Any]:
         "actions": describe_space(worlds.action_space),
         "network": config.network.model_dump(mode="json"),
         **instruments,
+        **divided,
     }
 
 
@@ -327,11 +329,13 @@ def read_space(described: dict[str, Any]) -> gymnasium.Space:
     import gymnasium
     import numpy as np
 
+    from velodrome.rollout.worlds import float32_ends
+
     if described["kind"] == "discrete":
         return gymnasium.spaces.Discrete(_count(described["count"]))
     if described["kind"] == "multi_discrete":
         return gymnasium.spaces.MultiDiscrete(np.array(described["counts"], np.int64))
-    low, high = (np.array(described[end], np.float32) for end in ("low", "high"))
+    low, high = float32_ends(*(np.array(described[end], np.float64) for end in ("low", "high")))
     return gymnasium.spaces.Box(low, high, dtype=np.float32)
 
 
@@ -348,6 +352,11 @@ def check_agent(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> No
         wanted = {**wanted, "network": {name: wanted["network"][name] for name in saved["network"]}}
     if "instruments" in wanted and "instruments" not in saved:
         wanted = {name: value for name, value in wanted.items() if name != "instruments"}
+    if "bytes" in wanted and "bytes" not in saved:
+        raise CheckpointError(
+            f"{where}: this checkpoint learnt from bytes as they are, by an older version, and here they are divided "
+            "by 255. It can be evaluated, exported and asked for actions; to train, start a new run."
+        )
     for name, value in wanted.items():
         if saved.get(name) != value:
             raise CheckpointError(
@@ -413,7 +422,9 @@ def _described_network(plain: dict[str, Any]) -> tuple[Any, ObservationShape, gy
         None if layout is None else InstrumentLayout(_count(layout["count"]), tuple(map(_count, layout["own"])))
     )
     windows = tuple((_count(rows), _count(width)) for rows, width in agent["windows"])
-    shape = ObservationShape(_count(agent["values"]), windows, instruments)
+    # Versions that did not divide bytes by 255 do not name them, and their networks see them as they are.
+    divided = tuple((_count(first), _count(end)) for first, end in agent.get("bytes", ()))
+    shape = ObservationShape(_count(agent["values"]), windows, instruments, divided)
     space, settings = read_space(agent["actions"]), NetworkConfig(**agent["network"])
     return ALGORITHMS.get(agent["algorithm"]).make_network(shape, space, settings, plain), shape, space
 

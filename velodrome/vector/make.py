@@ -7,6 +7,8 @@ from dataclasses import replace
 from pkgutil import resolve_name
 from typing import Any, Literal
 
+from gymnasium.envs.registration import EnvSpec
+
 from velodrome.envs.catalog import CATALOG
 from velodrome.envs.contract import World
 from velodrome.errors import BackendError, ConfigError, did_you_mean, sentence
@@ -46,8 +48,9 @@ def _world(env: str | World, params: dict[str, Any]) -> World:
             raise ConfigError(f"a World has its parameters already; received {', '.join(params)} besides")
         return env
     if is_foreign(env):
-        one = f"gymnasium.make({env!r})" if isinstance(env, str) else "calling it"
-        raise ConfigError(f"env = {env!r} is an environment of Gymnasium: {one} makes one, vd.make_vec many")
+        name = env.id if isinstance(env, EnvSpec) else env
+        one = f"gymnasium.make({name!r})" if isinstance(name, str) else "calling it"
+        raise ConfigError(f"env = {name!r} is an environment of Gymnasium: {one} makes one, vd.make_vec many")
     return CATALOG.get(env).make_world(**params)
 
 
@@ -87,7 +90,8 @@ def make_vec(
     """Return many environments as a `gymnasium.vector.VectorEnv`.
 
     env: a rule: a name in the catalogue ("trading"), with its parameters as keywords, or a World; or any Gymnasium
-        environment: an id ("CartPole-v1"), a class or a callable, with parameters as keywords, or a list of them.
+        environment: an id ("CartPole-v1") or a gymnasium.spec, a class or a callable, with parameters as keywords, or a
+        list of them.
     backend: rules: "native" (all CPU cores), "cuda" (device tensors), "python" (uncompiled, slow), "auto" (native);
         others: "serial" (a loop in this process), "process" (workers, shared memory), "async" (workers, send and recv),
         "ray" (the same, in actors of a Ray cluster: docs/many_machines.md),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 import gymnasium
@@ -11,6 +12,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 import velodrome as vd
 from tests.vector.foreign_envs import Counting
+from velodrome.runs.config.parameters import environment_name
 from velodrome.vector.workers.env_maker import Registered, registered_here
 
 
@@ -66,3 +68,51 @@ def test_what_cannot_be_sent_or_loaded_keeps_no_other_away(registry):
     Registered({"Broken-v0": b"", **found.packed}).register()
     assert "Broken-v0" not in registry
     assert registry["OwnCounting-v0"].entry_point is Counting
+
+
+class Doubled(gymnasium.RewardWrapper, gymnasium.utils.RecordConstructorArgs):
+    def __init__(self, env, by=2.0):
+        gymnasium.utils.RecordConstructorArgs.__init__(self, by=by)
+        gymnasium.RewardWrapper.__init__(self, env)
+        self.by = by
+
+    def reward(self, reward):
+        return reward * self.by
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_a_specification_makes_what_gymnasium_makes_of_it(monkeypatch, backend):
+    monkeypatch.setattr(sys.modules["__main__"], "Doubled", Doubled, raising=False)
+    monkeypatch.setattr(Doubled, "__module__", "__main__")
+    one = gymnasium.make("CartPole-v1", max_episode_steps=3, sutton_barto_reward=True)
+    spec = Doubled(gymnasium.wrappers.TimeAwareObservation(one), by=3.0).spec
+    theirs = gymnasium.make(spec)
+    envs = vd.make_vec([spec] * 2, 2, backend=backend)
+    assert (envs.spec.id, envs.spec.max_episode_steps) == ("CartPole-v1", 3)
+    np.testing.assert_array_equal(envs.reset(seed=5)[0][0], theirs.reset(seed=5)[0])
+    for step in range(1, 4):
+        expected = theirs.step(1)
+        _, rewards, terminated, truncated, infos = envs.step(np.ones(2, int))
+        assert (rewards[0], terminated[0], truncated[0]) == expected[1:4] == (-0.0, False, step == 3)
+    np.testing.assert_array_equal(infos["final_obs"][0], expected[0])
+    envs.close()
+
+
+def test_a_specification_takes_parameters_besides_and_stands_where_an_id_does():
+    spec = gymnasium.spec("CartPole-v1")
+    with vd.EnvPool(2) as pool, pool.lease(spec, 1, backend="serial", max_episode_steps=2) as envs:
+        assert envs.spec.max_episode_steps == 2
+    assert spec.max_episode_steps == 500
+    assert environment_name(spec) == "CartPole-v1"
+    with pytest.raises(vd.errors.ConfigError, match="CartPole-v1 that differs from the registered one"):
+        environment_name(dataclasses.replace(spec, max_episode_steps=7))
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_a_batch_says_what_its_environments_were_made_from(registry, backend):
+    gymnasium.register("Own-v0", entry_point=CartPoleEnv, kwargs={"render_mode": "rgb_array"})
+    params = {"max_episode_steps": 20, "sutton_barto_reward": True}
+    for env, given in (("Own-v0", params), (lambda: gymnasium.make("Own-v0", **params), {})):
+        envs = vd.make_vec(env, 1, backend=backend, **given)
+        assert envs.spec == gymnasium.make("Own-v0", **params).spec
+        envs.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -217,3 +218,56 @@ def test_what_close_does_not_know_is_refused(backend):
     with pytest.raises(TypeError, match="terminat"):
         envs.close(terminat=True)
     envs.close(timeout=3)
+
+
+@pytest.mark.parametrize("backend", ["serial", *OURS])
+def test_what_another_thread_calls_meanwhile_is_refused(backend, tmp_path):
+    """Two threads in one batch of workers took each other's answers, and waited for ever."""
+    envs = vd.make_vec(partial(Gated, length=9), 3, backend=backend, seed=0)
+    envs.reset()
+    gate = tmp_path / "gate"
+    envs.set_attr("gate", str(gate))
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(envs.step(ZEROS)[1].tolist()))
+    thread.start()
+    while envs._thread.acquire(False):  # until the other thread is in its step
+        envs._thread.release()
+        time.sleep(0.001)
+    calls = [partial(envs.step, ZEROS), envs.reset, envs.render, partial(envs.set_attr, "label", "x"),
+             partial(envs.resize, 4)]  # fmt: skip
+    if backend != "serial":
+        calls += [partial(envs.step_async, ZEROS), envs.reset_async, partial(envs.call_async, "label")]
+    if backend == "async":
+        calls += [partial(envs.send, ZEROS), envs.recv]
+    for call in calls:
+        with pytest.raises(BackendError, match="while another thread is in a call of the same environments"):
+            call()
+    gate.touch()
+    thread.join()
+    assert found == [envs.arrays.rewards.tolist()]
+    assert envs.step(ZEROS)[0][:, 0].tolist() == [2.0, 2.0, 2.0]
+    envs.close()
+
+
+@pytest.mark.parametrize("backend", OURS)
+def test_a_step_during_which_another_thread_closes_says_so(backend, tmp_path):
+    envs = make(backend, partial(Gated, length=9))
+    envs.reset()
+    envs.set_attr("gate", str(tmp_path / "never"))
+    found: list[BaseException] = []
+
+    def step() -> None:
+        try:
+            envs.step(ZEROS)
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    while envs._thread.acquire(False):
+        envs._thread.release()
+        time.sleep(0.001)
+    envs.close(terminate=True)
+    thread.join()
+    assert isinstance(found[0], ClosedEnvironmentError)
+    assert "closed during step(), by another thread" in str(found[0])

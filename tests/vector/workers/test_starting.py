@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import velodrome as vd
@@ -221,3 +222,21 @@ def test_an_environment_that_cannot_travel_is_told_and_runs_here(capsys):
     envs.close()
     with pytest.raises(BackendError, match="'async' cannot serve"):
         vd.make_vec(maker, 2, backend="async")
+
+
+class Asking(Counting):
+    """Asks a process of its own in every step."""
+
+    def step(self, action):
+        process = multiprocessing.get_context("fork").Process(target=int)
+        process.start()
+        process.join()
+        return super().step(action)
+
+
+@pytest.mark.parametrize("backend", ["process", "async"])
+def test_environments_in_workers_may_start_processes(backend):
+    envs = vd.make_vec(Asking, 2, backend=backend, workers=1, seed=0)
+    envs.reset()
+    assert envs.step(np.zeros(2, int))[0][:, 0].tolist() == [1.0, 1.0]
+    envs.close()

@@ -27,7 +27,19 @@ def is_known(env: str) -> bool:
 
 
 def environment_name(env: Any) -> Any:
-    """Return the text "module:Class" of an environment's class or function; anything that is not callable as it is."""
+    """Return the text "module:Class" of an environment's class or function, and the id of a specification.
+
+    Anything else is returned as it is.
+    """
+    from gymnasium.envs.registration import EnvSpec, registry
+
+    if isinstance(env, EnvSpec):
+        if registry.get(env.id) != env:
+            raise ConfigError(
+                f"env is a specification of {env.id} that differs from the registered one, and a configuration "
+                "of a run is kept as text: give the id, and what differs as params={…}, or a function that makes it."
+            )
+        return env.id
     if not callable(env):
         return env
     module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", "<no name>")

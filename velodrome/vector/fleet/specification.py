@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from velodrome.envs.contract import World
+from velodrome.vector.workers.env_maker import name_of
 
 # Compared by value; anything else is equal only to itself.
 VALUES = (type(None), bool, int, float, complex, str, bytes, Enum, PurePath, np.generic)
@@ -63,8 +64,4 @@ def _is_by_value(key: Any) -> bool:
 
 
 def _label(env: Any) -> str:
-    if isinstance(env, str):
-        return env
-    if isinstance(env, World):
-        return env.name
-    return getattr(env, "__qualname__", type(env).__name__)
+    return env.name if isinstance(env, World) else name_of(env)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from velodrome.errors import BackendError, ConfigError
 from velodrome.vector.infos import RowInfo, add_info, numbers_of
 from velodrome.vector.space_arrays import take_rows
+from velodrome.vector.workers.pending import by_one_thread
 from velodrome.vector.workers.process import News, ProcessVectorEnv
 from velodrome.vector.workers.worker.parent_side import LOOK_SECONDS, Watch, WorkerHandle, WorkerLostError
 from velodrome.vector.workers.worker.protocol import DOORBELL, MAILED, WRAP, Command, Line, control_words
@@ -46,6 +47,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
 
     # Send
 
+    @by_one_thread
     def send(self, actions: Any, ids: Sequence[int] | NDArray | None = None) -> None:
         """Hand out actions to the environments `ids` (None: to all). None of them may be stepping already."""
         rows = list(range(self.num_envs)) if ids is None else self._rows(ids)
@@ -85,6 +87,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
 
     # Receive
 
+    @by_one_thread
     def recv(self, min_ready: int | None = None) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any], NDArray]:
         """Return results of the first `min_ready` environments that finish (None: of all that were sent).
 

@@ -37,6 +37,7 @@ class EnvDescription(NamedTuple):
     action_space: gymnasium.Space
     metadata: dict[str, Any]
     render_mode: str | None
+    spec: Any  # of Gymnasium, if it was made from one
 
 
 class Interruption(Exception):
@@ -95,7 +96,7 @@ class EnvHost:
     def describe(self, row: int) -> EnvDescription:
         """Return the description of the environment of a row."""
         env = self._living(row)
-        return EnvDescription(env.observation_space, env.action_space, dict(env.metadata), env.render_mode)
+        return EnvDescription(env.observation_space, env.action_space, dict(env.metadata), env.render_mode, env.spec)
 
     # Make
 

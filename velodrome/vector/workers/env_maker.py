@@ -7,6 +7,7 @@ import copy
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -16,13 +17,14 @@ from gymnasium.envs.registration import EnvSpec
 
 from velodrome.errors import BackendError, ConfigError, ConfigTypeError, did_you_mean, sentence
 
+OF_MAKE = ("max_episode_steps", "disable_env_checker")  # what gymnasium.make takes itself
+
 
 class EnvMaker:
     """Makes an environment when called. It is pickled by value, so that workers need not be able to import it."""
 
     def __init__(self, env: Any, params: dict[str, Any]) -> None:
-        named = env.func if isinstance(env, partial) else env
-        self.name = env if isinstance(env, str) else getattr(named, "__qualname__", type(named).__name__)
+        self.name = name_of(env)
         self.source, self.params = env, dict(params)
         found = _imported(env) if isinstance(env, str) else env
         if isinstance(found, str):
@@ -33,7 +35,7 @@ class EnvMaker:
                 raise unknown_environment(env) from error
             except gymnasium.error.Error as error:
                 raise ConfigError(f"env = {env!r}: {error}") from error
-        elif callable(found):
+        elif callable(found) or isinstance(found, EnvSpec):
             self.source = found
         else:
             raise no_environment(env)
@@ -53,15 +55,31 @@ class EnvMaker:
 
     @property
     def specification(self) -> Any:
-        """What Gymnasium knows about the environment; None if it was not made by id."""
+        """What Gymnasium makes the environment from; None if that is a class or a callable."""
         return self.source if isinstance(self.source, EnvSpec) else None
+
+    def without_own(self, made: EnvSpec | None) -> EnvSpec | None:
+        """Return the specification of an environment made here, without what this maker has itself: it may be large."""
+        if made is None or self.specification is None:
+            return made
+        return replace(made, entry_point=None, vector_entry_point=None, kwargs={})
+
+    def with_own(self, made: EnvSpec | None) -> EnvSpec | None:
+        """Return the specification that `without_own` was given."""
+        own = self.specification
+        if made is None or own is None:
+            return made
+        params = {name: value for name, value in self.params.items() if name not in OF_MAKE}
+        places = {"entry_point": own.entry_point, "vector_entry_point": own.vector_entry_point}
+        return replace(made, **places, kwargs={**own.kwargs, **params})
 
     def __getstate__(self) -> dict[str, Any]:
         import cloudpickle
 
-        source = self.source if self.specification is None else portable(self.specification)
+        spec = self.specification
+        source, layers = (self.source, {}) if spec is None else (portable(spec), wrappers_of_the_script(spec))
         try:
-            return {"name": self.name, "pickled": cloudpickle.dumps((source, self.params))}
+            return {"name": self.name, "pickled": cloudpickle.dumps((source, self.params, layers))}
         except Exception as error:
             raise UnpicklableError(f"{self.name} cannot be sent to another process: {error}") from error
 
@@ -69,7 +87,9 @@ class EnvMaker:
         import cloudpickle
 
         self.name = state["name"]
-        self.source, self.params = cloudpickle.loads(state["pickled"])
+        self.source, self.params, layers = cloudpickle.loads(state["pickled"])
+        for name, layer in layers.items():
+            vars(sys.modules["__main__"]).setdefault(name, layer)
 
 
 class Registered(NamedTuple):
@@ -110,6 +130,22 @@ def portable(spec: EnvSpec) -> EnvSpec:
     return moved
 
 
+def wrappers_of_the_script(spec: EnvSpec) -> dict[str, Any]:
+    """Return the classes of this process's script with which a specification wraps, where Gymnasium looks for them."""
+    places = [layer.entry_point for layer in spec.additional_wrappers]
+    names = [place.removeprefix("__main__:") for place in places if place.startswith("__main__:")]
+    own = vars(sys.modules["__main__"])
+    return {name: own[name] for name in names if name in own}
+
+
+def name_of(env: Any) -> str:
+    """Return what an environment is called: its id, or the name of its class or function."""
+    if isinstance(env, EnvSpec):
+        return env.id
+    named = env.func if isinstance(env, partial) else env
+    return env if isinstance(env, str) else getattr(named, "__qualname__", type(named).__name__)
+
+
 class UnpicklableError(BackendError):
     """An environment that cannot be made in another process."""
 
@@ -124,7 +160,8 @@ def environment_makers(env: Any, params: dict[str, Any]) -> list[EnvMaker]:
 
 
 def is_foreign(env: Any) -> bool:
-    """Return whether this is an environment of another library: an id that is not a rule's, a class or a callable.
+    """Return whether this is an environment of another library: an id that is not a rule's, a specification,
+    a class or a callable.
 
     A name that neither the catalogue nor Gymnasium knows is refused.
     """
@@ -140,7 +177,7 @@ def is_foreign(env: Any) -> bool:
         if env not in CATALOG and not _gymnasium_knows(env):
             raise unknown_environment(env)
         return env not in CATALOG
-    if not callable(env) and not isinstance(env, EnvMaker | list | tuple):
+    if not callable(env) and not isinstance(env, EnvMaker | EnvSpec | list | tuple):
         raise no_environment(env)
     return True
 
@@ -158,8 +195,8 @@ def no_environment(env: Any) -> ConfigTypeError:
             f"env is a vector environment already, {env}; vd.from_gymnasium, vd.to_sb3 and vd.VecMonitor take it so"
         )
     return ConfigTypeError(
-        f"env = {env!r}: needs the name of an environment, a World, the id of a Gymnasium environment, a class or a "
-        "function that makes one, or a list of those"
+        f"env = {env!r}: needs the name of an environment, a World, the id or spec of a Gymnasium environment, a class "
+        "or a function that makes one, or a list of those"
     )
 
 

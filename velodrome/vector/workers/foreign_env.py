@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from velodrome.vector.workers.env_host import EnvDescription
 from velodrome.vector.workers.env_maker import EnvMaker
 from velodrome.vector.workers.faults import LIMIT_ADVICE, RAISE_ADVICE, EnvironmentFaultError, Fault
 from velodrome.vector.workers.options import WorkerOptions
+from velodrome.vector.workers.pending import by_one_thread, closed_meanwhile, taken_by_another_thread
 
 AUTORESET = {True: AutoresetMode.SAME_STEP, False: AutoresetMode.DISABLED}
 
@@ -88,15 +90,17 @@ class ForeignVectorEnv(VectorEnv):
         self._needs_reset = np.zeros(self.num_envs, bool)  # ended, and the caller has to reset it
         self._broken: set[int] = set()  # rows that wait for reset()
         self._pending = False  # the caller has begun something and must wait for it
+        self._thread = threading.RLock()
+        self.closing = False
         self.faults: list[Fault] = []
         self.restarts = np.zeros(self.num_envs, np.int64)
         self.alive = np.ones(self.num_envs, bool)
         self.worker_restarts = 0
 
-    def _describe(self, env: EnvDescription, spec: Any) -> None:
+    def _describe(self, env: EnvDescription) -> None:
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         self.metadata = {**env.metadata, "autoreset_mode": self.mode}
-        self.render_mode, self.spec = env.render_mode, spec
+        self.render_mode, self.spec = env.render_mode, env.spec
         action_space = env.action_space
         self.action_leaves = leaves(action_space, "action")
         self._take_one = taker(self.single_observation_space)
@@ -132,6 +136,7 @@ class ForeignVectorEnv(VectorEnv):
 
     # What they share
 
+    @by_one_thread
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
@@ -188,8 +193,18 @@ class ForeignVectorEnv(VectorEnv):
 
     def step(self, actions: Any) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any]]:
         """Step all environments; see the class for what comes back."""
-        self._check_ready("step")
-        return self._results(self._step_all(self._action_leaves(actions, self.num_envs)))
+        # As `by_one_thread` does it, in half the time: 0.1 microseconds.
+        if not self._thread.acquire(False):
+            raise taken_by_another_thread("step")
+        try:
+            self._check_ready("step")
+            return self._results(self._step_all(self._action_leaves(actions, self.num_envs)))
+        except Exception as error:
+            if self.closing:
+                raise closed_meanwhile("step") from error
+            raise
+        finally:
+            self._thread.release()
 
     def _results(self, infos: dict[str, Any]) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any]]:
         arrays = self.arrays
@@ -316,6 +331,7 @@ class ForeignVectorEnv(VectorEnv):
         check_callable(name)
         return tuple(self.ask_some(rows, "call", name, *args, **kwargs))
 
+    @by_one_thread
     def ask_some(self, rows: Sequence[int], question: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Return the answers of some environments to a question: "call", "get_attribute" or "has_attribute" with a
         name, "has_layer" with the full name of a wrapper's class. An exception there is raised here.
@@ -327,6 +343,7 @@ class ForeignVectorEnv(VectorEnv):
         """Return an attribute of each environment."""
         return self.call(name)
 
+    @by_one_thread
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute: a list or tuple has one value for each environment, anything else is for all."""
         self._check_free("set_attr")
@@ -339,6 +356,7 @@ class ForeignVectorEnv(VectorEnv):
             )
         self._set_rows(list(range(self.num_envs)), name, list(values))
 
+    @by_one_thread
     def set_some(self, rows: Sequence[int], name: str, value: Any) -> None:
         """Set an attribute of some environments."""
         self._check_free("set_some")
@@ -368,6 +386,7 @@ class ForeignVectorEnv(VectorEnv):
 
     # Size
 
+    @by_one_thread
     def resize(self, num_envs: int) -> Any:
         """Grow or shrink to this many environments and return the observations of all.
 

@@ -1,17 +1,33 @@
-"""Calls that were begun and not yet waited for: `step_async` and `step_wait`, and the same for reset and call.
+"""Calls that are under way: begun and not yet waited for (`step_async`, `step_wait` …), or made by another thread.
 
-Velodrome's errors about them are Gymnasium's too, with Gymnasium's words, so that programs written for its
+Velodrome's errors about the former are Gymnasium's too, with Gymnasium's words, so that programs written for its
 AsyncVectorEnv catch them.
 """
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
-from typing import Any
+import threading
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 
 from velodrome.errors import BackendError, ConfigError
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class Taken(Protocol):
+    """Environments with a lock that the thread holds which calls them."""
+
+    _thread: threading.RLock
+    closing: bool
+
+
+Own = TypeVar("Own", bound=Taken)
 
 
 class AlreadyPendingError(AlreadyPendingCallError, BackendError):
@@ -24,6 +40,40 @@ class NothingPendingError(NoAsyncCallError, BackendError):
 
 class WaitTimeoutError(BackendError, multiprocessing.TimeoutError):
     """What was begun is not done in time; it goes on."""
+
+
+def by_one_thread(
+    method: Callable[Concatenate[Own, Arguments], Result],
+) -> Callable[Concatenate[Own, Arguments], Result]:
+    """Refuse a method while another thread is in one of the same environments: it would take the other's answers."""
+
+    @functools.wraps(method)
+    def called(self: Own, *arguments: Arguments.args, **keywords: Arguments.kwargs) -> Result:
+        if not self._thread.acquire(False):
+            raise taken_by_another_thread(method.__name__)
+        try:
+            return method(self, *arguments, **keywords)
+        except Exception as error:
+            if self.closing:
+                raise closed_meanwhile(method.__name__) from error
+            raise
+        finally:
+            self._thread.release()
+
+    return called
+
+
+def taken_by_another_thread(called: str) -> BackendError:
+    """Return what to say about a method that is called while another thread is in one."""
+    return BackendError(
+        f"{called}() was called while another thread is in a call of the same environments, which one thread at a time "
+        "may step, reset and ask: give each thread environments of its own, or share a lock."
+    )
+
+
+def closed_meanwhile(called: str) -> ClosedEnvironmentError:
+    """Return what to say about a method whose environments were closed while it ran."""
+    return ClosedEnvironmentError(f"these environments were closed during {called}(), by another thread; make new ones")
 
 
 def already_pending(called: str, pending: str) -> AlreadyPendingError:

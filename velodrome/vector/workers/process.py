@@ -17,7 +17,7 @@ from velodrome.vector.workers.batch_arrays import cut_off
 from velodrome.vector.workers.env_maker import EnvMaker
 from velodrome.vector.workers.faults import Fault
 from velodrome.vector.workers.foreign_env import check_callable
-from velodrome.vector.workers.pending import already_pending, checked_timeout, nothing_pending, timed_out
+from velodrome.vector.workers.pending import already_pending, by_one_thread, checked_timeout, nothing_pending, timed_out
 from velodrome.vector.workers.worker.parent_side import WorkerHandle, WorkerLostError
 from velodrome.vector.workers.worker.protocol import MAILED, Command
 from velodrome.vector.workers.worker_env import Lost, WorkerVectorEnv
@@ -55,6 +55,7 @@ class ProcessVectorEnv(WorkerVectorEnv):
         self._begin_reset(rows, seeds, options)
         return self._finish()
 
+    @by_one_thread
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> None:
@@ -63,6 +64,7 @@ class ProcessVectorEnv(WorkerVectorEnv):
         self._begin_reset(*self._plan_reset(seed, options))
         self._pending = True
 
+    @by_one_thread
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Return the results of the reset that `reset_async` began; see `step_wait` about `timeout`."""
         infos = self._wait("reset", timeout)
@@ -101,12 +103,14 @@ class ProcessVectorEnv(WorkerVectorEnv):
         self._begin_step(actions)
         return self._finish_step()
 
+    @by_one_thread
     def step_async(self, actions: Any) -> None:
         """Begin a step; `step_wait` returns its results."""
         self._check_ready("step_async")
         self._begin_step(self._action_leaves(actions, self.num_envs))
         self._pending = True
 
+    @by_one_thread
     def step_wait(self, timeout: float | None = None) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any]]:
         """Return the results of the step that `step_async` began.
 
@@ -151,6 +155,7 @@ class ProcessVectorEnv(WorkerVectorEnv):
 
     # Calls, begun and waited for
 
+    @by_one_thread
     def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
         """Begin to call a method, or to read an attribute, of each environment; `call_wait` returns the results."""
         self._check_free("call_async")
@@ -158,6 +163,7 @@ class ProcessVectorEnv(WorkerVectorEnv):
         self._begin_asking(list(range(self.num_envs)), lambda own: ("ask", own, "call", (name, *args), kwargs))
         self._pending = True
 
+    @by_one_thread
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """Return the results of the call that `call_async` began; see `step_wait` about `timeout`."""
         return tuple(self._wait("call", timeout))

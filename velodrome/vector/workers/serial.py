@@ -27,7 +27,7 @@ class SerialVectorEnv(ForeignVectorEnv):
         try:
             for row in range(self.num_envs):
                 self._make_row(row)
-            self._describe(self.host.describe(0), spec=self.envs[0].spec)
+            self._describe(self.host.describe(0))
             for row in range(1, self.num_envs):
                 self._check_spaces(row)
             self.host.check_distinct()

@@ -80,7 +80,7 @@ class WorkerVectorEnv(ForeignVectorEnv):
             description = first.asked("describe", 0)
         except (WorkerLostError, BackendError) as error:
             raise EnvironmentFaultError([start_fault(first, error)], "No environment could be made.") from error
-        self._describe(description, spec=self.makers[0].specification)
+        self._describe(description._replace(spec=self.makers[0].with_own(description.spec)))
         self._move_to_new_block(self.num_envs)
         self._make_rows(self._spread_rows(0, self.num_envs))
 
@@ -291,6 +291,7 @@ class WorkerVectorEnv(ForeignVectorEnv):
         """
         closing = self._finalizer.detach() if hasattr(self, "_finalizer") else None
         if closing is not None:
+            self.closing = True
             seconds = LEAVE_SECONDS if timeout is None else checked_timeout(timeout)
             workers, control = closing[2]
             _close_workers(workers, control, 0.0 if terminate else seconds)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import multiprocessing
 import os
 import pickle
 import select
@@ -41,6 +42,8 @@ def run_worker(index: int, spin: float, control: SharedBlock, connection: Any, l
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # the workers themselves are the parallelism
+    # An environment may start processes of its own, as it may where it is stepped in a plain loop.
+    getattr(multiprocessing.current_process(), "_config", {})["daemon"] = False
     die_with_parent(life)
     worker = Worker(index, spin, control, connection, life)
     signal.signal(signal.SIGUSR1, worker.interrupt)
@@ -245,7 +248,13 @@ class Worker:
     def on_describe(self, row: int) -> EnvDescription:
         """Make a first environment and return its description."""
         self.host.make(row)
-        return self.host.describe(row)
+        described = self.host.describe(row)
+        spec = self.host.makers[0].without_own(described.spec)
+        try:
+            pack(spec)
+        except Exception:  # it may name a function that holds a lock
+            spec = None
+        return described._replace(spec=spec)
 
     def on_make(self, rows: list[tuple[int, int]], shared: SharedLayout) -> list[Any]:
         """Make the environments of some rows, given as (row, restarts); return the faults of those that failed."""
