@@ -14,10 +14,11 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from velodrome.evaluation.forecast.inputs import ALL, Held, Places, Rows
+from velodrome.evaluation.play import one_thread
 from velodrome.vector.cores import available_cores
 
 BLOCKS = 6  # of time; a choice is judged on all but the first
@@ -34,13 +35,18 @@ Values = NDArray[np.float64]
 
 
 def on_all_cores(function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
-    """Return what a function makes of each of some arguments, several at a time.
-
-    Each product takes one thread meanwhile. BLAS would share it among threads of its own, for which such calls wait in
-    turn: where other programs had the cores, that took seven times the processor time and ten times as long.
-    """
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(available_cores()) as threads:
+    """Return what a function makes of each of some arguments, several at a time, each on one thread of torch."""
+    with one_thread(), ThreadPoolExecutor(available_cores()) as threads:
         return list(threads.map(function, *arguments))
+
+
+def product(a: Values, b: Values) -> Values:
+    """Return the product of two matrices, or of one and a vector.
+
+    NumPy would share it among threads of its own, for which calls from several threads wait in turn: where other
+    programs had the cores, that took four times the processor time and four times as long.
+    """
+    return (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
 
 
 class Sums(NamedTuple):
@@ -171,11 +177,12 @@ class Regression:
         for part, x in self._parts(rows):
             y = self.y[part]
             if counts is None:
-                found = Sums(float(len(part)), x.sum(0), float(y.sum()), x.T @ x, x.T @ y, float(y @ y))
+                products = (product(x.T, x), product(x.T, y), float(y @ y))
+                found = Sums(float(len(part)), x.sum(0), float(y.sum()), *products)
             else:
                 often = counts[part].astype(np.float64)
                 own, returns = x * often[:, None], y * often
-                products = (own.T @ x, x.T @ returns, float(returns @ y))
+                products = (product(own.T, x), product(x.T, returns), float(returns @ y))
                 found = Sums(float(often.sum()), own.sum(0), float(returns.sum()), *products)
             total = total.plus(found)
         return total
@@ -251,11 +258,11 @@ class Regression:
             up, along = 0.0, -0.25 * penalty * weights
             for part, x in self._parts(rows, self.inputs):
                 own = (x - mean) * stretch
-                missed = (self.y[part] > 0.0) - 0.5 * (1.0 + np.tanh(0.5 * (intercept + own @ weights)))
+                missed = (self.y[part] > 0.0) - 0.5 * (1.0 + np.tanh(0.5 * (intercept + product(own, weights))))
                 if counts is not None:
                     missed *= counts[part]
                 up += float(missed.sum()) / count
-                along += own.T @ missed / count
+                along += product(own.T, missed) / count
             change = 4.0 * (shrunk @ (vectors.T @ along))
             intercept, weights = intercept + 4.0 * up, weights + change
             if max(abs(up), float(np.abs(change).max())) < CONVERGED:
