@@ -65,6 +65,23 @@ class Job:
     look: Callable[[], Seen]
 
 
+class _Pace:
+    """How fast some trainings come along together."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.began, self.before = time.monotonic(), {job: job.look().steps for job in jobs}
+        self.steps = dict(self.before)
+
+    def told_left(self, count: int) -> str:
+        """Return how many trainings are left and about how long they take, if they go on as those so far."""
+        from velodrome.runs.report.listing import age
+
+        done = sum(self.steps.values()) - sum(self.before.values())
+        left = sum(max(job.steps - steps, 0) for job, steps in self.steps.items())
+        seconds = left * (time.monotonic() - self.began) / done if done else 0.0
+        return f"; {count:,} left" + (f", about {age(seconds)}" if seconds else "") if count else ""
+
+
 def train_together(
     jobs: Sequence[Job], processes: int, console: Console, mode: str, ended: Callable[[], None] = lambda: None
 ) -> tuple[bool, RunError | None]:
@@ -81,6 +98,7 @@ def train_together(
     running: dict[Job, Any] = {}
     error: RunError | None = None
     asked = False
+    pace = _Pace(jobs)
     with Interrupts() as interrupts, Progress(console=console, disable=mode != "live") as bars:
         tasks: dict[Job, Any] = {}
         try:
@@ -96,15 +114,19 @@ def train_together(
                 time.sleep(POLL_SECONDS)
                 for job, process in list(running.items()):
                     code, seen = process.exitcode, job.look()
+                    pace.steps[job] = seen.steps
                     bars.update(tasks[job], completed=seen.steps)
                     if code is None:
                         continue
                     del running[job]
+                    pace.steps[job] = job.steps  # also where patience ended it before
+                    bars.remove_task(tasks.pop(job))  # a terminal has no room for all that have ended
                     if code and not (asked or interrupts.requested):
                         kind = OutOfMemoryError if code == OUT_OF_MEMORY else RunError
                         error = error or kind(f"{job.title}: {seen.error or f'exit {code}'}")
                     elif mode in ("live", "plain") and seen.status:
-                        console.print(f"{job.title}: {seen.status}", soft_wrap=True)
+                        left = "" if code else pace.told_left(len(running) + len(waiting))
+                        console.print(f"{job.title}: {seen.status}{left}", soft_wrap=True)
                     ended()
                 if (error or interrupts.requested) and not asked:
                     asked = True
