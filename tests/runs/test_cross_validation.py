@@ -170,6 +170,12 @@ def test_how_long_the_other_folds_take_is_said_when_some_have_ended():
     assert pace.told_left(0) == ""
 
 
+def test_a_process_that_is_stopped_while_its_run_begins_ends_as_interrupted():
+    with pytest.raises(SystemExit) as ended, processes._stopped_by_a_signal():
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == processes.INTERRUPTED
+
+
 def test_a_stop_loses_nothing(judged, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         signals_after(patch, 4)  # three iterations a fold

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from velodrome.tables.market import Market, WindowedRows
 
 FILE = "cross_validation.json"
-INTERRUPTED = 130  # exit code of a process that saved and stopped
 MICROSECOND = 1_000  # nanoseconds; the finest that a date names
 PURPOSE = (
     "for choosing settings only, never a backtest: all blocks but the last are followed by bars that their agents were "
@@ -336,8 +335,6 @@ def _judge_apart(config: RunConfig, market: Market | Basket | None) -> None:
     except VelodromeError as error:
         # The folder says it, if there is one.
         sys.exit(1 if begun_run(config) else f"velodrome: {config.name}: {error}")
-    except KeyboardInterrupt:  # what was learnt is saved
-        sys.exit(INTERRUPTED)
 
 
 def _judged(config: RunConfig) -> tuple[Run, Evaluation] | None:

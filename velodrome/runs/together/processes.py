@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.25
 START_SECONDS = 10.0  # that a process takes to import, to receive the data and to load kernels
+INTERRUPTED = 130  # exit code of a process that saved and stopped
 OUT_OF_MEMORY = errno.ENOMEM  # exit code of a process whose training ran out of memory
 
 log = logging.getLogger("velodrome.runs")
@@ -156,7 +157,20 @@ def _work_apart(threads: int, work: Callable[..., None], *arguments: Any) -> Non
     threading.Thread(target=stop, daemon=True).start()
     torch.set_num_threads(threads)
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-    work(*arguments)
+    with _stopped_by_a_signal():
+        work(*arguments)
+
+
+@contextlib.contextmanager
+def _stopped_by_a_signal() -> Iterator[None]:
+    """End this process as interrupted where it is stopped, also while a run begins and cannot save yet."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def processes_for(config: RunConfig, market: Market | Basket | None, count: int) -> int:
