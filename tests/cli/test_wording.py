@@ -82,3 +82,12 @@ def test_tables_of_features_fit_a_narrow_terminal(capsys, monkeypatch):
     assert max(map(len, told.splitlines())) <= 80
     assert all(f" {name} " in told for name in vd.describe_features())
     assert "in price units" in told
+
+
+def test_words_that_a_command_does_not_take_are_told_with_what_to_do(capsys):
+    assert cli.run(["eval", "latest", "params.fee=0.002"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.startswith("velodrome: `velodrome eval` does not take 'params.fee=0.002'. A run is evaluated with the")
+    assert told.endswith("What it takes: velodrome eval --help")
+    assert cli.run(["runs", "list", "first", "--folder", "x"]) == 2
+    assert "velodrome: `velodrome runs list` does not take 'first'." in capsys.readouterr().err
