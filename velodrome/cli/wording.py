@@ -40,8 +40,8 @@ def told_usage(error: CycloptsError) -> str | CycloptsPanel:
     why = ""
     if command.endswith(" eval") and "=" in words:
         why = (
-            " A run is evaluated with the settings that it was trained with; its report has the same actions at 0, 1, 2 "
-            "and 4 times the costs."
+            " A run is evaluated with the settings that it was trained with; its report has the same actions at 0, 1, "
+            "2 and 4 times the costs."
         )
     return f"velodrome: `{command}` does not take {words}.{why} What it takes: {command} --help"
 
