@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import math
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.errors import ConfigError, JobError
 from velodrome.outside import code
 from velodrome.runs.bucket.place import Bucket, bring, here, url_of
-from velodrome.runs.config.files import load_run_config
+from velodrome.runs.config.files import GIVEN, load_run_config, load_with_origins
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import folder_name, new_identity
 from velodrome.runs.setup import with_bars
@@ -111,8 +112,10 @@ class AgentTrainingService:
         evaluate: play the final split at the end and write the report.
         bars: prices that a program has, as for `vd.train`; they are kept beside the runs.
         """
-        chosen = load_run_config(config, changes)
+        chosen, origins = load_with_origins(config, changes)
         check_source(config, chosen, trust)
+        if "logging.folder" in overrides or origins.get("logging.folder") == GIVEN:
+            self.check_folder(overrides.get("logging.folder", chosen.logging.folder))
         if bars is not None:
             chosen, _ = with_bars(chosen, {**overrides, "logging.folder": self.place}, bars)
         else:
@@ -198,6 +201,14 @@ class AgentTrainingService:
                 "logging.store out, or name that store for the queue (--store)."
             )
         return load_run_config(config, {"logging.folder": self.place, "logging.store": None})
+
+    def check_folder(self, named: str | Path) -> None:
+        """Refuse a folder for the runs, given beside a configuration, that is not the queue's."""
+        if (url_of(named) or str(here(named).resolve())) != self.place:
+            raise ConfigError(
+                f"logging.folder = {str(named)!r}, and the runs of this queue lie in {self.place}. Leave logging.folder "
+                f"out, or name that folder for the queue: --folder {shlex.quote(str(named))}."
+            )
 
     def _budgets(self) -> Sequence[Budget]:
         """Return the budgets of the services that are there; of this machine if there is none."""
