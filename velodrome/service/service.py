@@ -206,8 +206,8 @@ class AgentTrainingService:
         """Refuse a folder for the runs, given beside a configuration, that is not the queue's."""
         if (url_of(named) or str(here(named).resolve())) != self.place:
             raise ConfigError(
-                f"logging.folder = {str(named)!r}, and the runs of this queue lie in {self.place}. Leave logging.folder "
-                f"out, or name that folder for the queue: --folder {shlex.quote(str(named))}."
+                f"logging.folder = {str(named)!r}, and the runs of this queue lie in {self.place}. Leave "
+                f"logging.folder out, or name that folder for the queue: --folder {shlex.quote(str(named))}."
             )
 
     def _budgets(self) -> Sequence[Budget]:
