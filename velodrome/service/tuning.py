@@ -254,8 +254,10 @@ def _carry_out(
     deadline = math.inf if hours is None else time.monotonic() + 3600.0 * hours
     thread.start()
     try:
-        with contextlib.suppress(KeyboardInterrupt):
-            _watch(keeper, thread, deadline, console, mode, service.folder)
+        _watch(keeper, thread, deadline, console, mode, service.folder)
+    except KeyboardInterrupt:
+        if mode in ("live", "plain"):
+            console.print("stopping: what is being trained is saved first", soft_wrap=True)
     finally:
         service.ask_to_stop()
         thread.join()
