@@ -91,3 +91,8 @@ def test_words_that_a_command_does_not_take_are_told_with_what_to_do(capsys):
     assert told.endswith("What it takes: velodrome eval --help")
     assert cli.run(["runs", "list", "first", "--folder", "x"]) == 2
     assert "velodrome: `velodrome runs list` does not take 'first'." in capsys.readouterr().err
+
+
+def test_what_an_export_writes_is_told_of_policies_too(capsys):
+    assert cli.run(["runs", "export", "latest", "policy.onx"]) == 2
+    assert ".onnx or .pt the policy. Did you mean '.onnx'?" in capsys.readouterr().err

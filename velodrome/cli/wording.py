@@ -10,11 +10,14 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import CycloptsError, CycloptsPanel, UnusedCliTokensError
 
 from velodrome.errors import DataError
+
+if TYPE_CHECKING:
+    from rich.panel import Panel
 
 # An option of `read_bars` with its value as Python writes it, and the setting if that stands beside it already.
 OPTION = re.compile(
@@ -31,7 +34,7 @@ def told_error(error: Exception) -> str:
     return wrapped(told, shutil.get_terminal_size().columns) if sys.stderr.isatty() else told
 
 
-def told_usage(error: CycloptsError) -> str | CycloptsPanel:
+def told_usage(error: CycloptsError) -> str | Panel:
     """Return what is said of a command line that is not legal; words too many say which command does not take them."""
     if not isinstance(error, UnusedCliTokensError):
         return CycloptsPanel(error)
