@@ -22,9 +22,10 @@ from velodrome import cli
 from velodrome.errors import ConfigError, RunError
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_run_config
-from velodrome.runs.folder import run_folders
+from velodrome.runs.folder import RunFolder, run_folders
 from velodrome.runs.folds import cross_validation
 from velodrome.runs.folds.cross_validation import FILE, HELD_OUT, CrossValidation, Figure, cross_validate
+from velodrome.runs.folds.fold import begun_run
 from velodrome.runs.run import Run
 from velodrome.runs.together import processes
 from velodrome.runs.together.processes import Seen
@@ -174,6 +175,14 @@ def test_a_process_that_is_stopped_while_its_run_begins_ends_as_interrupted():
     with pytest.raises(SystemExit) as ended, processes._stopped_by_a_signal():
         signal.raise_signal(signal.SIGTERM)
     assert ended.value.code == processes.INTERRUPTED
+
+
+def test_a_fold_looks_at_no_other_runs(judged, monkeypatch):
+    """Hundreds of folds that read the folders of all the others take minutes before anything is trained."""
+    read, config = [], judged.folds[0].run.config
+    monkeypatch.setattr(RunFolder, "_read", classmethod(lambda cls, path: read.append(path) or cls(path, "0" * 8)))
+    assert begun_run(config).path == judged.folds[0].run.path
+    assert read == [judged.folds[0].run.path]
 
 
 def test_a_stop_loses_nothing(judged, tmp_path, monkeypatch):
