@@ -89,8 +89,8 @@ def test_words_that_a_command_does_not_take_are_told_with_what_to_do(capsys):
     told = " ".join(capsys.readouterr().err.split())
     assert told.startswith("velodrome: `velodrome eval` does not take 'params.fee=0.002'. A run is evaluated with the")
     assert told.endswith("What it takes: velodrome eval --help")
-    assert cli.run(["runs", "list", "first", "--folder", "x"]) == 2
-    assert "velodrome: `velodrome runs list` does not take 'first'." in capsys.readouterr().err
+    assert cli.run(["runs", "list", "symbols=[btc]", "[/x]", "--folder", "x"]) == 2
+    assert "`velodrome runs list` does not take 'symbols=[btc]', '[/x]'." in " ".join(capsys.readouterr().err.split())
 
 
 def test_what_an_export_writes_is_told_of_policies_too(capsys):
