@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from velodrome.errors import ConfigError, JobError
 from velodrome.outside import code
 from velodrome.runs.bucket.place import Bucket, bring, here, url_of
-from velodrome.runs.config.files import GIVEN, load_run_config, load_with_origins
-from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.config.files import Overrides, load_run_config, read_overrides
+from velodrome.runs.config.run_config import RunConfig, dotted
 from velodrome.runs.folder import folder_name, new_identity
 from velodrome.runs.setup import with_bars
 from velodrome.runs.store.store import open_store, whole_address
@@ -112,10 +112,9 @@ class AgentTrainingService:
         evaluate: play the final split at the end and write the report.
         bars: prices that a program has, as for `vd.train`; they are kept beside the runs.
         """
-        chosen, origins = load_with_origins(config, changes)
+        chosen = load_run_config(config, changes)
         check_source(config, chosen, trust)
-        if "logging.folder" in overrides or origins.get("logging.folder") == GIVEN:
-            self.check_folder(overrides.get("logging.folder", chosen.logging.folder))
+        self.check_folder(changes, overrides)
         if bars is not None:
             chosen, _ = with_bars(chosen, {**overrides, "logging.folder": self.place}, bars)
         else:
@@ -202,9 +201,12 @@ class AgentTrainingService:
             )
         return load_run_config(config, {"logging.folder": self.place, "logging.store": None})
 
-    def check_folder(self, named: str | Path) -> None:
+    def check_folder(self, *given: Overrides) -> None:
         """Refuse a folder for the runs, given beside a configuration, that is not the queue's."""
-        if (url_of(named) or str(here(named).resolve())) != self.place:
+        named = {key: value for one in given for key, value in dotted(read_overrides(one)).items()}.get(
+            "logging.folder"
+        )
+        if named is not None and (url_of(named) or str(here(named).resolve())) != self.place:
             raise ConfigError(
                 f"logging.folder = {str(named)!r}, and the runs of this queue lie in {self.place}. Leave "
                 f"logging.folder out, or name that folder for the queue: --folder {shlex.quote(str(named))}."

@@ -14,7 +14,7 @@ from velodrome.errors import ConfigError, JobError
 from velodrome.outside import code
 from velodrome.outside.screen import Screen
 from velodrome.runs import setup
-from velodrome.runs.config.files import GIVEN, Source, load_with_origins
+from velodrome.runs.config.files import Source, load_with_origins
 from velodrome.runs.live.display import choose_mode
 from velodrome.runs.trained import check_source
 from velodrome.service.executors.named import executor_named
@@ -145,8 +145,7 @@ def _study(
         return _continued(service, studies, known, trials, search, settings)
     chosen, origins = load_with_origins(config, overrides)
     check_source(config, chosen, trust)
-    if origins.get("logging.folder") == GIVEN:
-        service.check_folder(chosen.logging.folder)
+    service.check_folder(overrides)
     chosen = service.placed(chosen)
     chosen.usable_device()
     space = space_of(chosen, search, [key for key, origin in origins.items() if origin == "given"], search_only)
