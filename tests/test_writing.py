@@ -14,11 +14,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from velodrome import writing
 from velodrome.errors import VelodromeError, WriteError
-from velodrome.writing import new_folder, replace_text, replacing
+from velodrome.writing import new_folder, replace_text, replacing, write_frame
 
 PACKAGE = Path(__file__).parents[1] / "velodrome"
 
@@ -29,7 +30,7 @@ WRITERS = {
     *("write_text", "write_bytes", "savefig", "write_image", "write_html", "write_parquet", "write_csv", "write_ipc"),
     *("write_json", "write_ndjson", "write_excel", "sink_parquet", "sink_csv", "to_csv", "to_parquet", "to_pickle"),
     *("savez", "savez_compressed", "savetxt", "tofile", "save", "save_file", "dump", "export", "export_chrome_trace"),
-    *("copyfile", "copy2", "copytree", "NamedTemporaryFile", "mkstemp", "extractall"),
+    *("copyfile", "copy2", "copytree", "NamedTemporaryFile", "mkstemp", "extractall", "write_frame"),
 }
 WAYS = {"replacing", "new_folder"}
 # Who may write a file where it lies, and why. Each is found, or its line goes.
@@ -38,7 +39,10 @@ JUSTIFIED = {
     ("writing.py", "write_text", "open"): "writes the new file",
     ("bench/result/timeline.py", "learn", "open"): "/dev/null",
     ("bench/hosts/host.py", "serve", "open"): "/dev/null",
-    ("bars/files.py", "write_bars", "write_parquet"): "into a `new_folder`",
+    ("bars/files.py", "write_bars", "write_frame"): "into a `new_folder`",
+    ("writing.py", "write_frame", "write_csv"): "into memory",
+    ("writing.py", "write_frame", "write_parquet"): "into memory",
+    ("writing.py", "write_frame", "write_bytes"): "called within `replacing` or `new_folder`",
     ("compat/intraday_jules.py", "_train_with_sb3", "save"): "SB3 writes its own file, under a name that is new",
     ("dashboard/login.py", "_new", "open"): "a file of the user alone, which gets its name when it is whole",
     ("dashboard/server.py", "open_browser", "open"): "a file of the moment, of the user alone",
@@ -331,3 +335,12 @@ def test_a_full_disk_leaves_the_old_file_and_says_so(tmp_path):
     assert forked(work) == 0
     assert (tmp_path / "a").read_text() == "old"
     assert unfinished(tmp_path) == []
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_disk_that_is_too_full_for_a_frame_says_so(tmp_path, suffix):
+    full = tmp_path / f"full{suffix}"
+    full.symlink_to("/dev/full")
+    told = r"cannot be written: No space left on device\. Make room"
+    with pytest.raises(WriteError, match=told), replacing(full) as new:
+        write_frame(pl.DataFrame({"value": [1.0, 2.0]}), new)

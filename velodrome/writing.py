@@ -9,14 +9,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from velodrome.errors import WriteError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 BESIDE = ".velodrome-"  # start of the name of what is not finished
 UNFINISHED = re.compile(rf"{re.escape(BESIDE)}[0-9a-f]{{8}}-.")
@@ -48,6 +53,19 @@ def replace_text(path: Path | str, text: str) -> None:
     """Write a text so that the file is old or new, never half."""
     with replacing(path) as new:
         new.write_text(text, encoding="utf-8")
+
+
+def write_frame(frame: pl.DataFrame, path: Path) -> None:
+    """Write a frame as CSV or Parquet, by the end of the path's name.
+
+    It is made in memory: of a full disk Polars tells in words of its own, and of a Parquet file as if that were wrong.
+    """
+    content = io.BytesIO()
+    if path.suffix == ".csv":
+        frame.write_csv(content)
+    else:
+        frame.write_parquet(content)
+    path.write_bytes(content.getbuffer())
 
 
 @contextlib.contextmanager

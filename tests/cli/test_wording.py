@@ -82,3 +82,17 @@ def test_tables_of_features_fit_a_narrow_terminal(capsys, monkeypatch):
     assert max(map(len, told.splitlines())) <= 80
     assert all(f" {name} " in told for name in vd.describe_features())
     assert "in price units" in told
+
+
+def test_words_that_a_command_does_not_take_are_told_with_what_to_do(capsys):
+    assert cli.run(["eval", "latest", "params.fee=0.002"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.startswith("velodrome: `velodrome eval` does not take 'params.fee=0.002'. A run is evaluated with the")
+    assert told.endswith("What it takes: velodrome eval --help")
+    assert cli.run(["runs", "list", "symbols=[btc]", "[/x]", "--folder", "x"]) == 2
+    assert "`velodrome runs list` does not take 'symbols=[btc]', '[/x]'." in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_an_export_writes_is_told_of_policies_too(capsys):
+    assert cli.run(["runs", "export", "latest", "policy.onx"]) == 2
+    assert ".onnx or .pt the policy. Did you mean '.onnx'?" in capsys.readouterr().err

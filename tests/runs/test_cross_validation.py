@@ -12,18 +12,24 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import polars as pl
 import pytest
 from rich.console import Console
 
+import velodrome as vd
 from tests.runs.small_runs import last_tensors, one_thread, signals_after, tiny  # noqa: F401
 from velodrome import cli
 from velodrome.errors import ConfigError, RunError
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_run_config
-from velodrome.runs.folder import run_folders
+from velodrome.runs.folder import RunFolder, run_folders
 from velodrome.runs.folds import cross_validation
 from velodrome.runs.folds.cross_validation import FILE, HELD_OUT, CrossValidation, Figure, cross_validate
+from velodrome.runs.folds.fold import begun_run
 from velodrome.runs.run import Run
+from velodrome.runs.together import processes
+from velodrome.runs.together.processes import Seen
+from velodrome.tables.folds import PurgedFold
 
 SETTINGS = {"steps": 192, "market.length": 600, "params.fee": 0.0001}
 PURGED = 5  # 3 bars before in a window, one more in their returns, and the bar with which an order is filled
@@ -130,6 +136,53 @@ def test_the_command_says_the_same_and_trains_no_fold_twice(judged, capsys, monk
     assert max(map(len, shown.splitlines())) <= 80
     assert cli.run([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(judged.to_json())
+
+
+def test_how_much_is_to_be_trained_is_said_first(judged, tmp_path, monkeypatch):
+    begun, told = judged.path.parent, silent()
+    monkeypatch.setattr(cross_validation, "finished_run", None)
+    cross_validate(config_in(begun), 3, embargo=2, processes=1, console=told)
+    assert told.file.getvalue().startswith("3 folds: 3 trainings of 192 steps; a fold is judged on a block of ")
+    part = PurgedFold((0, 1), (), None, purged=92, embargoed=0, bars=12)
+    plan, warning = cross_validation._told_plan(config_in(begun, seeds=2), [part] * 400)
+    assert plan == "400 folds: 800 trainings, 2 of each, of 192 steps; a fold is judged on a block of 12 bars"
+    assert "fewer bars are judged in a block (12) than are purged beside it (92)" in warning
+    assert len(list(cross_validation._told_plan(config_in(begun), [part._replace(bars=92)] * 4))) == 1
+
+
+def test_a_block_without_bars_of_an_instrument_is_refused_with_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    both = vd.synthetic_bars("gbm", 600, seed=0, symbols=["OLD", "NEW"])
+    frames = {name: pl.DataFrame({"time": both[name].time, "close": both[name].close}) for name in both.symbols}
+    frames["NEW"] = frames["NEW"][300:]
+    market = vd.build_market(frames, features=["return"], windows=3, check_leaks=False)
+    told = "fold 1 of 5 leaves out 2020-01-01 00:0. to .* UTC: split 'held_out' is empty for NEW: .* Fewer folds"
+    with pytest.raises(ConfigError, match=told):
+        cross_validate("smoke", 5, market=market, console=silent())
+
+
+def test_how_long_the_other_folds_take_is_said_when_some_have_ended():
+    jobs = [processes.Job("one", print, (), 100, lambda: Seen(50)), processes.Job("two", print, (), 100, Seen)]
+    pace = processes._Pace(jobs)
+    pace.began -= 60.0
+    assert pace.told_left(2) == "; 2 left"
+    pace.steps = {jobs[0]: 100, jobs[1]: 40}  # 90 steps in a minute, 60 to do
+    assert pace.told_left(1) == "; 1 left, about 40 s"
+    assert pace.told_left(0) == ""
+
+
+def test_a_process_that_is_stopped_while_its_run_begins_ends_as_interrupted():
+    with pytest.raises(SystemExit) as ended, processes._stopped_by_a_signal():
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == processes.INTERRUPTED
+
+
+def test_a_fold_looks_at_no_other_runs(judged, monkeypatch):
+    """Hundreds of folds that read the folders of all the others take minutes before anything is trained."""
+    read, config = [], judged.folds[0].run.config
+    monkeypatch.setattr(RunFolder, "_read", classmethod(lambda cls, path: read.append(path) or cls(path, "0" * 8)))
+    assert begun_run(config).path == judged.folds[0].run.path
+    assert read == [judged.folds[0].run.path]
 
 
 def test_a_stop_loses_nothing(judged, tmp_path, monkeypatch):

@@ -147,6 +147,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(submitted, command, said, cap
         (("--memory", "9999TB"), "this training can never begin: it needs"),
         (("--owner", ""), "an owner is 1 to 100 characters"),
         (("stpes=3",), "stpes"),
+        (("logging.folder=elsewhere",), "name that folder for the queue: --folder elsewhere"),
         (("logging.store=sqlite:///other.db",), "its rows lie beside it. Leave logging.store out"),
     ],
 )

@@ -188,6 +188,20 @@ def test_a_study_that_is_replaced_gives_its_name_free(tmp_path):
     service.close()
 
 
+def test_a_study_that_nobody_goes_on_with_is_told_so(tmp_path, capsys):
+    service = pretending(tmp_path / "runs", PretendingExecutor(score))
+    begin(service, 2)
+    service.close()
+    for words in (["studies", "list"], ["studies", "show", "pretended", "--no-report"]):
+        assert cli.run([*words, "--folder", str(tmp_path / "runs")]) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert "nothing is trained for pretended; go on: velodrome tune --study pretended --folder" in told
+    with (service := pretending(tmp_path / "runs", PretendingExecutor(score))).store:
+        assert keep(service, Studies(service.store).find("pretended"))
+    assert cli.run(["studies", "list", "--folder", str(tmp_path / "runs")]) == 0
+    assert "nothing is trained" not in capsys.readouterr().out
+
+
 def test_what_is_shown_of_a_study(undisturbed):
     from io import StringIO
 

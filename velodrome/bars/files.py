@@ -23,6 +23,7 @@ from velodrome.bars.columns import TIME_SPELLINGS, count_price_names, spelling_k
 from velodrome.bars.frame import BAR_COLUMNS, Bars
 from velodrome.bars.makes.headers import KLINES, about_headless, are_klines, is_headless, ticker_rows
 from velodrome.errors import DataError, did_you_mean, printable
+from velodrome.writing import write_frame
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -65,7 +66,7 @@ def write_bars(bars: Bars, folder: Path) -> None:
         moments = pl.Series(series.time).cast(pl.Datetime("ns", "UTC"))
         columns = {"time": moments, "symbol": pl.repeat(symbol, len(series), eager=True)}
         columns |= {name: pl.Series(series.column(name)) for name in (*names, *series.extra)}
-        pl.DataFrame(columns).write_parquet(folder / f"{number}.parquet")
+        write_frame(pl.DataFrame(columns), folder / f"{number}.parquet")
 
 
 def suffix_of(file: Path) -> str:

@@ -1,9 +1,9 @@
 """The command `velodrome`: parsing only. What a command needs is imported when it runs, so that `--help` is quick.
 
-Read `shared` (what all commands use) and `wording` (how options are written there), then the commands: `training`
-(train, eval, config, profile), `trained_runs` (runs list, show, compare, export, rebuild), `champions` (promote,
-champions list, show, rollback, paper), `service` (submit, jobs, serve, top), `studies` (tune, studies list, show),
-`inspection` (data check, features, doctor) and `measuring` (bench).
+Read `wording` (how options and errors are written there) and `shared` (what all commands use), then the commands:
+`training` (train, eval, config, profile), `trained_runs` (runs list, show, compare, export, rebuild), `champions`
+(promote, champions list, show, rollback, paper), `service` (submit, jobs, serve, top), `studies` (tune, studies list,
+show), `inspection` (data check, features, doctor) and `measuring` (bench).
 """
 
 from __future__ import annotations

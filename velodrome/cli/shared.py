@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from cyclopts import App, Parameter
 
 from velodrome import __version__
+from velodrome.cli.wording import told_usage
 from velodrome.errors import ConfigError, sentence
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ app = App(
     help="Reinforcement learning on thousands of environments at once.",
     help_epilogue=f"{DEBUG_FLAG}, anywhere, or {DEBUG_VARIABLE}=1 shows the traceback of an error.",
     suppress_keyboard_interrupt=False,  # it is told: see `run`
+    error_formatter=told_usage,
 )
 data = App(name="data", help="Check price files; list the features that can be made of them.")
 bench = App(name="bench", help="Measure how fast environments run, and agents learn, on this machine.")

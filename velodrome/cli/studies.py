@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,9 @@ from velodrome.cli.trained_runs import Place
 from velodrome.cli.training import settings_for, split_source
 
 if TYPE_CHECKING:
+    from velodrome.service.service import AgentTrainingService
     from velodrome.tune.study import Studies
+    from velodrome.tune.view import StudyView
 
 Trials = Annotated[int | None, Parameter(name=["--trials", "--n-trials"])]
 Name = Annotated[str | None, Parameter(name=["--study", "--study-name"])]
@@ -206,6 +209,7 @@ def list_studies(*, place: Place = HERE, json: Flag = False) -> None:
         print_json([{key: value for key, value in view.to_dict().items() if key != "trials"} for view in views])
     else:
         console().print(listing.list_table(views))
+        _tell_if_nobody_searches(views, service, place)
 
 
 @studies.command
@@ -233,3 +237,12 @@ def show(study: str, *, place: Place = HERE, no_report: Flag = False, json: Flag
         print_json(view.to_dict())
     else:
         console().print(listing.show_view(view, "" if no_report else str(write_report(view))))
+        _tell_if_nobody_searches([view], service, place)
+
+
+def _tell_if_nobody_searches(views: Sequence[StudyView], service: AgentTrainingService, place: Place) -> None:
+    """Say which studies are not over and wait until somebody goes on with them."""
+    left = [view.study.name for view in views if view.study.status == "running"]
+    if left and not service.queue.services():
+        command = f"velodrome tune --study {shlex.quote(left[0])}{told_place(place)}"
+        console().print(f"nothing is trained for {', '.join(left)}; go on: {command}", soft_wrap=True, highlight=False)

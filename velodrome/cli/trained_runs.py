@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from velodrome.runs.store.rows import RunRecord
     from velodrome.runs.store.store import SqlStore
 
+EXPORTED = (".csv", ".parquet", ".onnx", ".pt")
+
 
 @Parameter(name="*")
 @dataclass(frozen=True)
@@ -148,6 +150,10 @@ def export(run: str, path: Path, *, place: Place = RUNS, long: Flag = False, tru
     trust
         Policy: import the code that a run from elsewhere names, now and later.
     """
+
+    if path.suffix not in EXPORTED:
+        told = "the end of a file's name says what is written: .csv or .parquet the metrics, .onnx or .pt the policy"
+        raise ConfigError(f"{path}: {told}.{did_you_mean(path.suffix, EXPORTED)}")
 
     def work(store: SqlStore, records: list[RunRecord]) -> None:
         if path.suffix in (".onnx", ".pt"):

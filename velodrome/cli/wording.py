@@ -10,9 +10,15 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import CycloptsError, CycloptsPanel, UnusedCliTokensError
 
 from velodrome.errors import DataError
+
+if TYPE_CHECKING:
+    from rich.panel import Panel
+    from rich.text import Text
 
 # An option of `read_bars` with its value as Python writes it, and the setting if that stands beside it already.
 OPTION = re.compile(
@@ -27,6 +33,23 @@ def told_error(error: Exception) -> str:
 
     told = f"velodrome: {as_settings(str(error)) if isinstance(error, DataError) else error}"
     return wrapped(told, shutil.get_terminal_size().columns) if sys.stderr.isatty() else told
+
+
+def told_usage(error: CycloptsError) -> Text | Panel:
+    """Return what is said of a command line that is not legal; words too many say which command does not take them."""
+    from rich.text import Text
+
+    if not isinstance(error, UnusedCliTokensError):
+        return CycloptsPanel(error)
+    command = " ".join(("velodrome", *(error.command_chain or ())))
+    words = ", ".join(map(repr, error.unused_tokens or ()))
+    why = ""
+    if command.endswith(" eval") and "=" in words:
+        why = (
+            " A run is evaluated with the settings that it was trained with; its report has the same actions at 0, 1, "
+            "2 and 4 times the costs."
+        )
+    return Text(f"velodrome: `{command}` does not take {words}.{why} What it takes: {command} --help")
 
 
 def as_settings(text: str) -> str:

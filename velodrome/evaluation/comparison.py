@@ -10,6 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
 
@@ -292,24 +293,38 @@ def _trade_resamples(agents: Sequence[Played], drawn: Bootstrap) -> dict[str, ND
 
 
 def _resampled_trades(agent: Played, drawn: Bootstrap) -> dict[str, NDArray[np.float64]]:
-    """Return what trades have on average in each resample; trades are drawn one by one, holdings by period."""
-    if agent.holdings is None:
-        if len(agent.trades) < 2:
-            return {}
-        gains, names = agent.trades["profit"].to_numpy()[:, None], ("win_rate", "profit_factor")
-        returns = agent.trades["return"].to_numpy()
-    else:
-        gains, names, returns = agent.holdings, ("winning_holdings", "holdings_profit_factor"), None
-    known = np.nan_to_num(gains)
-    parts = [(known > 0.0), ~np.isnan(gains), np.maximum(known, 0.0), np.maximum(-known, 0.0)]
-    columns = np.stack([part.sum(axis=1, dtype=np.float64) for part in parts], axis=1)
-    if returns is not None:
-        columns = np.c_[columns, returns]
-    nothing = np.zeros((len(gains), 0))
+    """Return what trades, or holdings, have on average in each resample, by name [N]."""
+    names = ("win_rate", "profit_factor") if agent.holdings is None else ("winning_holdings", "holdings_profit_factor")
+    columns = _trade_columns(agent.trades) if agent.holdings is None else _gain_columns(agent.holdings)
+    if agent.holdings is None and len(columns) < 2:
+        return {}
+    nothing = np.zeros((len(columns), 0))
     sums = np.concatenate([part.sums for part in resampled(nothing, columns, 1.0, drawn)])
     with np.errstate(divide="ignore", invalid="ignore"):
         found = {names[0]: sums[:, 0] / sums[:, 1], names[1]: sums[:, 2] / sums[:, 3]}
-    return found if returns is None else {**found, "average_trade": sums[:, 4] / len(gains)}
+        return found if agent.holdings is not None else {**found, "average_trade": sums[:, 4] / sums[:, 1]}
+
+
+def _gain_columns(gains: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what is drawn together, a row each: how many gained, how many there are, what they gained and lost."""
+    known = np.nan_to_num(gains)
+    parts = [(known > 0.0), ~np.isnan(gains), np.maximum(known, 0.0), np.maximum(-known, 0.0)]
+    return np.stack([part.sum(axis=1, dtype=np.float64) for part in parts], axis=1)
+
+
+def _trade_columns(trades: pl.DataFrame) -> NDArray[np.float64]:
+    """Return the same of trades, and their returns.
+
+    A trade is drawn with those of the other evaluation seeds that are as far on in the same account: on the same bars
+    they are nearly the same, and together say little more than one.
+    """
+    columns = np.c_[_gain_columns(trades["profit"].to_numpy()[:, None]), trades["return"].to_numpy()]
+    places = pl.struct("symbol", pl.int_range(pl.len()).over("symbol", "seed"))
+    ranks = trades.select(place=places.rank("dense"))["place"].to_numpy()
+    _, first, together = np.unique(ranks, return_index=True, return_inverse=True)
+    sums = np.zeros((len(first), columns.shape[1]))
+    np.add.at(sums, together, columns)
+    return sums[np.argsort(first)]  # in the order of the trades
 
 
 def doubts(

@@ -26,7 +26,7 @@ from velodrome.evaluation.trades import SCHEMA
 from velodrome.evaluation.training_seeds import SeedResult, SeedSpread, seeds_rows, told_spread
 from velodrome.outside.files import UNFIT, read_json
 from velodrome.outside.screen import Figures, FittedTable
-from velodrome.writing import replacing
+from velodrome.writing import replacing, write_frame
 
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
 IN_A_LINE = ("return", "sharpe", "max_drawdown")  # what a short text shows of a backtest
@@ -135,8 +135,8 @@ class Evaluation(Summarised):
             new["json"].write_text(self.to_json() + "\n", encoding="utf-8")
             if self.kind == "backtest":
                 for name in FRAMES:
-                    getattr(self, name).write_parquet(new[name])
-                self.trades.write_csv(new["trades_csv"])
+                    write_frame(getattr(self, name), new[name])
+                write_frame(self.trades, new["trades_csv"])
         return paths
 
     @staticmethod

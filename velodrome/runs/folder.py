@@ -415,14 +415,17 @@ def folder_name(name: str, moment: float, identity: str) -> str:
     return f"{name}-{datetime.fromtimestamp(moment, UTC):%Y%m%d-%H%M%S}-{identity}"
 
 
-def run_folders(root: Path | str) -> list[RunFolder]:
-    """Return the runs of a folder by name; one whose `run.json` cannot be read is left out with a warning."""
+def run_folders(root: Path | str, name: str = "") -> list[RunFolder]:
+    """Return the runs of a folder by name; one whose `run.json` cannot be read is left out with a warning.
+
+    name: the start of their folders' names; others are not looked into.
+    """
     root = here(root)
     if (bucket := Bucket.behind(root)) is not None and bucket.home == root.absolute():
         bucket.fetch_all()
     found = []
     for path in sorted(root.iterdir()) if root.is_dir() else []:
-        if (path / INFORMATION).is_file():
+        if path.name.startswith(name) and (path / INFORMATION).is_file():
             try:
                 found.append(RunFolder._read(path))
             except RunError as error:

@@ -126,9 +126,8 @@ def walk_forward(
         else:
             own = with_splits(market, make_splits(dates, spans_of(market), market.timezone, embargo))
         assert own is not None
-        console.print(
-            f"fold {number} of {len(plan)}: trained from {dates['train'][0][:19]}, tested from {dates['test'][0][:19]}"
-        )
+        trained, tested = (dates[name][0][:16].replace("T", " ") for name in ("train", "test"))
+        console.print(f"fold {number} of {len(plan)}: trained from {trained}, tested from {tested} (UTC)")
         run = finished_run(chosen, own, console)
         done.append(Fold(number, run, dates, evaluate(run, "test", market=own, report=False)))
         bank = WindowBank(own.windows)

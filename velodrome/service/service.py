@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import math
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from velodrome.errors import ConfigError, JobError
 from velodrome.outside import code
 from velodrome.runs.bucket.place import Bucket, bring, here, url_of
-from velodrome.runs.config.files import load_run_config
-from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.config.files import Overrides, load_run_config, read_overrides
+from velodrome.runs.config.run_config import RunConfig, dotted
 from velodrome.runs.folder import folder_name, new_identity
 from velodrome.runs.setup import with_bars
 from velodrome.runs.store.store import open_store, whole_address
@@ -113,6 +114,7 @@ class AgentTrainingService:
         """
         chosen = load_run_config(config, changes)
         check_source(config, chosen, trust)
+        self.check_folder(changes, overrides)
         if bars is not None:
             chosen, _ = with_bars(chosen, {**overrides, "logging.folder": self.place}, bars)
         else:
@@ -198,6 +200,17 @@ class AgentTrainingService:
                 "logging.store out, or name that store for the queue (--store)."
             )
         return load_run_config(config, {"logging.folder": self.place, "logging.store": None})
+
+    def check_folder(self, *given: Overrides) -> None:
+        """Refuse a folder for the runs, given beside a configuration, that is not the queue's."""
+        named = {key: value for one in given for key, value in dotted(read_overrides(one)).items()}.get(
+            "logging.folder"
+        )
+        if named is not None and (url_of(named) or str(here(named).resolve())) != self.place:
+            raise ConfigError(
+                f"logging.folder = {str(named)!r}, and the runs of this queue lie in {self.place}. Leave "
+                f"logging.folder out, or name that folder for the queue: --folder {shlex.quote(str(named))}."
+            )
 
     def _budgets(self) -> Sequence[Budget]:
         """Return the budgets of the services that are there; of this machine if there is none."""

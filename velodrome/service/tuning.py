@@ -145,6 +145,7 @@ def _study(
         return _continued(service, studies, known, trials, search, settings)
     chosen, origins = load_with_origins(config, overrides)
     check_source(config, chosen, trust)
+    service.check_folder(overrides)
     chosen = service.placed(chosen)
     chosen.usable_device()
     space = space_of(chosen, search, [key for key, origin in origins.items() if origin == "given"], search_only)
@@ -252,8 +253,10 @@ def _carry_out(
     deadline = math.inf if hours is None else time.monotonic() + 3600.0 * hours
     thread.start()
     try:
-        with contextlib.suppress(KeyboardInterrupt):
-            _watch(keeper, thread, deadline, console, mode, service.folder)
+        _watch(keeper, thread, deadline, console, mode, service.folder)
+    except KeyboardInterrupt:
+        if mode in ("live", "plain"):
+            console.print("stopping: what is being trained is saved first", soft_wrap=True)
     finally:
         service.ask_to_stop()
         thread.join()

@@ -171,6 +171,7 @@ class PurgedFold(NamedTuple):
     validation: tuple[int, int] | None  # the last of the training bars, by which checkpoints are chosen
     purged: int  # bars that are left out because windows overlap
     embargoed: int  # further bars that are left out after the block
+    bars: int  # in the block
 
 
 def purged_folds(
@@ -203,7 +204,7 @@ def purged_folds(
         sides = ((since, purge.before(begin)), (purge.after(end, embargo), until))
         train = [side for side in sides if bars(*side) >= FEWEST_ROWS]
         apart = bars(max(sides[0][1], since), begin), bars(end, purge.after(end))
-        left_out = PurgedFold((begin, end), (), None, sum(apart), bars(purge.after(end), sides[1][0]))
+        left_out = PurgedFold((begin, end), (), None, sum(apart), bars(purge.after(end), sides[1][0]), bars(begin, end))
         validation = None
         if train and share > 0.0:
             (low, high), wanted = train[-1], share * sum(bars(*side) for side in train)
@@ -214,7 +215,7 @@ def purged_folds(
             train = [side for side in train if bars(*side) >= FEWEST_ROWS]
         if not train or (validation and bars(*validation) < FEWEST_ROWS):
             raise ConfigError(
-                f"fold {number} of {folds:,}: of {count:,} bars a block has {bars(begin, end):,}, {left_out.purged:,} "
+                f"fold {number} of {folds:,}: of {count:,} bars a block has {left_out.bars:,}, {left_out.purged:,} "
                 f"beside it are purged (windows and what their features look back on) and {left_out.embargoed:,} "
                 "embargoed; too few are left to train on. Take more data, shorter windows, a smaller embargo or "
                 "another number of folds."

@@ -54,6 +54,8 @@ def found(report, rule):
         ("gold-1h-part02", "gold", "1h", "", 2),
         ("gold_part_3", "gold", "", "", 3),
         ("gold_7", "gold", "", "", 7),
+        ("EURUSD.m_M15_202301020000_202303312345", "EURUSD.m", "M15", "202301020000", None),
+        ("#AAPL_Daily_200001030000_202303310000", "#AAPL", "Daily", "200001030000", None),
     ],
 )
 def test_names_are_taken_apart(stem, symbol, interval, date, part):
@@ -206,3 +208,14 @@ def test_a_note_on_every_file_is_one_note(hours, prices):
         path.write_text("\n".join([f"{lines[0]},remark", *(f"{line},fine" for line in lines[1:])]))
     (note,) = found(check_bars(prices), "text column")
     assert (note.symbol, note.count) == ("A", 3)
+
+
+def test_exports_of_metatrader_are_their_symbol_alone_or_several(hours, prices):
+    hours("EURUSD_H1_202301020000_202301032300.csv", "2023-01-02")
+    assert read_bars(prices).symbols == ("EURUSD",)
+    hours("EURUSD_H1_202301040000_202301052300.csv", "2023-01-04", first=148.0)
+    assert len(read_bars(prices)["EURUSD"]) == 96
+    assert found(check_bars(prices), "several files")
+    hours("EURUSD_Daily_202301020000_202301052300.csv", "2023-01-02")
+    assert check_bars(prices).ok
+    assert [one.symbol for one in check_bars(prices).symbols] == ["EURUSD-Daily", "EURUSD-H1"]

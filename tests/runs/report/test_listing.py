@@ -154,6 +154,14 @@ def test_seeds_are_counted_in_words(number, told, store, tmp_path):
     assert told in text_of(list_table(store), 200)
 
 
+def test_seeds_that_have_not_begun_are_no_seeds_of_a_result(store, tmp_path):
+    group = add(store, tmp_path, "group", config=RunConfig(seeds=3).content())
+    for seed in range(2):
+        store.add_member(group.id, add(store, tmp_path, f"seed{seed}").id)
+    assert "group (2 of 3 seeds)" in text_of(list_table(store), 200)
+    assert "2 of 3 training seeds from" in text_of(show_view(store, group))
+
+
 def test_the_block_that_a_fold_leaves_out_is_no_test(store, tmp_path, learned):
     """Settings are chosen by it, so that its return would flatter whoever read it as a test's."""
     told = RunConfig().content()

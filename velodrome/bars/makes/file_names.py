@@ -14,6 +14,10 @@ DATE = r"(?:19|20)\d\d(?:[-_.]?Q[1-4]|[-_.]?(?:0[1-9]|1[0-2])(?:[-_.]?(?:0[1-9]|
 SEPARATOR = r"[-_. ]"
 # SYMBOL-INTERVAL-YYYY-MM or -YYYY-MM-DD, as on data.binance.vision: the symbol is certain.
 BINANCE = re.compile(rf"(?P<symbol>[A-Z0-9_]+)-(?P<interval>{INTERVAL})-(?P<date>\d{{4}}-\d\d(?:-\d\d)?)")
+# SYMBOL_PERIOD_FROM_TO, times to the minute, as MetaTrader 5 exports bars: the symbol is certain, too.
+METATRADER = re.compile(
+    r"(?P<symbol>.+?)_(?P<interval>M[1-9]\d?|H[1-9]\d?|Daily|Weekly|Monthly)_(?P<date>(?:19|20)\d{10})_(?:19|20)\d{10}"
+)
 BEFORE = rf"(?P<symbol>.+?)(?:{SEPARATOR}(?P<interval>{INTERVAL}))?{SEPARATOR}"
 DATED = re.compile(rf"{BEFORE}(?P<date>{DATE})(?:{SEPARATOR}+(?:to{SEPARATOR}+)?{DATE})?")
 NUMBERED = re.compile(rf"{BEFORE}(?:(?P<word>[Pp]art|[Cc]hunk){SEPARATOR}?)?(?P<part>\d{{1,5}})")
@@ -46,7 +50,7 @@ class FileName(NamedTuple):
 
 def parse_name(stem: str) -> FileName | None:
     """Return the parts of a file's name without its ending, or None where it ends in no date and no number."""
-    if found := BINANCE.fullmatch(stem):
+    if found := BINANCE.fullmatch(stem) or METATRADER.fullmatch(stem):
         return FileName(found["symbol"], found["interval"], found["date"], certain=True)
     found = DATED.fullmatch(stem) or NUMBERED.fullmatch(stem)
     if found is None or not any(map(str.isalpha, found["symbol"])):

@@ -116,10 +116,12 @@ def unknown_key(key: str, choices: Choices) -> str:
     in_use = [full for full in all_fields(choices.env) if choices.idle(full) is None]
     elsewhere = {_parts(full)[1]: full for full in reversed(in_use)}
     beside = {other: f"{section}.{other}" if section else other for other in legal}
+    near = beside if section else {**elsewhere, **beside}  # outside a section the last part of any key will do
     suggested = [
         *(difflib.get_close_matches(key, in_use, n=1) if not legal else ()),
         *(elsewhere[other] for other in elsewhere if other == name),
-        *(beside[other] for other in difflib.get_close_matches(name, beside, n=1)),
+        *(near[other] for other in near if not section and name in other.split("_")),
+        *(near[other] for other in difflib.get_close_matches(name, near, n=1, cutoff=0.6 if section else 0.7)),
         *(elsewhere[other] for other in difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.75)),
     ]
     hint = f" Did you mean {suggested[0]!r}?" if suggested else ""

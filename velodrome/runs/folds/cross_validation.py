@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from velodrome.bars.summary import Summarised, Summary
-from velodrome.errors import ConfigError, VelodromeError
+from velodrome.errors import ConfigError, VelodromeError, sentence
 from velodrome.outside.screen import Screen
 from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config, preset_names
@@ -28,6 +29,7 @@ from velodrome.runs.evaluate import evaluate
 from velodrome.runs.folds.fold import Fold, Given, begun_run, date_text, finished_run, validation_share, wanted_by
 from velodrome.runs.live.display import choose_mode
 from velodrome.runs.report.folds import blocks_table
+from velodrome.runs.report.listing import age
 from velodrome.runs.run import Run
 from velodrome.runs.together.processes import Job, Seen, processes_for, seen_in, train_together
 from velodrome.writing import replace_text
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from velodrome.tables.market import Market, WindowedRows
 
 FILE = "cross_validation.json"
-INTERRUPTED = 130  # exit code of a process that saved and stopped
 MICROSECOND = 1_000  # nanoseconds; the finest that a date names
 PURPOSE = (
     "for choosing settings only, never a backtest: all blocks but the last are followed by bars that their agents were "
@@ -190,14 +191,23 @@ def cross_validate(
     parts = purged_folds(whole, count, apart, before_the_test(told, whole), validation_share(told, whole))
     plan = [_dates(part) for part in parts]
     markets: list[Market | Basket | None] = []
-    for dates in plan:  # refuses a block in which an instrument has no bars, before anything is trained
-        rows = make_splits(dates, spans_of(whole), whole.timezone, 0)
+    for number, dates in enumerate(plan, 1):  # refuses what cannot be trained or judged before anything is trained
+        try:
+            rows = make_splits(dates, spans_of(whole), whole.timezone, 0)
+        except ConfigError as error:
+            since, until = (moment[:16].replace("T", " ") for moment in dates[HELD_OUT])
+            raise ConfigError(
+                f"fold {number:,} of {count:,} leaves out {since} to {until} UTC: {sentence(error)} Fewer folds leave "
+                "out longer blocks."
+            ) from error
         markets.append(None if market is None else with_splits(market, rows))
     settings: dict[str, Any] = {"configuration": told.hash, "data": whole.content_hash, "folds": count}
     settings |= {"embargo": apart, "splits": plan}
     key = wanted.key({"cross_validation": settings})
     settings |= {"purged": [part.purged for part in parts], "embargoed": [part.embargoed for part in parts]}
     configs = [wanted.fold_config(number, count, key, dates, 0, HELD_OUT) for number, dates in enumerate(plan, 1)]
+    for line in _told_plan(configs[0], parts):
+        console.print(line, highlight=False, soft_wrap=True)
     _judge_all(configs, markets, processes, console)
     done = []
     for number, (chosen, dates) in enumerate(zip(configs, plan, strict=True), 1):
@@ -256,6 +266,21 @@ def _dates(part: PurgedFold) -> dict[str, Any]:
     return {name: texts(value) for name, value in moments.items() if value is not None}
 
 
+def _told_plan(config: RunConfig, parts: Sequence[PurgedFold]) -> Iterator[str]:
+    """Say how much is to be trained, and when blocks are too short to say much. config: of one fold."""
+    bars, purged, agents = min(part.bars for part in parts), max(part.purged for part in parts), config.trainings
+    each = "" if agents == 1 else f", {agents} of each,"
+    yield (
+        f"{len(parts):,} folds: {len(parts) * agents:,} trainings{each} of {config.steps:,} steps; a fold is judged on "
+        f"a block of {bars:,} bars"
+    )
+    if bars < purged:
+        yield (
+            f"warning: fewer bars are judged in a block ({bars:,}) than are purged beside it ({purged:,}): figures of "
+            "so few bars are mostly chance. Fewer folds have longer blocks, and take less time."
+        )
+
+
 # One fold after the other, or several at once
 
 
@@ -270,8 +295,11 @@ def _judge_all(
     at_once = min(processes or processes_for(configs[0], markets[0], len(left)), max(len(left), 1))
     mode = choose_mode(console)
     if at_once == 1:
-        for number, config, own in left:
-            console.print(f"fold {number} of {len(every)}", highlight=False)
+        began = time.monotonic()
+        for done, (number, config, own) in enumerate(left):
+            seconds = (time.monotonic() - began) / max(done, 1) * (len(left) - done)
+            told = f"; about {age(seconds)} left" if done else ""
+            console.print(f"fold {number} of {len(every)}{told}", highlight=False)
             _judge(config, own, console, mode)
         return
     console.print(f"{len(left)} folds, {at_once} at a time in processes of their own", soft_wrap=True)
@@ -305,8 +333,6 @@ def _judge_apart(config: RunConfig, market: Market | Basket | None) -> None:
     except VelodromeError as error:
         # The folder says it, if there is one.
         sys.exit(1 if begun_run(config) else f"velodrome: {config.name}: {error}")
-    except KeyboardInterrupt:  # what was learnt is saved
-        sys.exit(INTERRUPTED)
 
 
 def _judged(config: RunConfig) -> tuple[Run, Evaluation] | None:

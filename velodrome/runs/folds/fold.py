@@ -159,7 +159,9 @@ def date_text(nanoseconds: int | np.int64) -> str:
 
 def begun_run(config: RunConfig) -> RunFolder | None:
     """Return the folder of a fold's run: of a finished one if there is one, else of the one begun last."""
-    begun = [found for found in run_folders(config.logging.folder) if found.information["name"] == config.name]
+    assert config.name is not None
+    known = run_folders(config.logging.folder, config.name)  # of hundreds of folds each would look at all
+    begun = [found for found in known if found.information["name"] == config.name]
     return max(begun, key=lambda found: (Run.of(found).status == "finished", found.candidate.created), default=None)
 
 

@@ -93,7 +93,7 @@ def falls_grid(evaluation: Evaluation) -> Grid:
         )
         for fall in evaluation.breakdown["falls"]
     ]
-    headings = ("Depth", "Peak (UTC)", "Trough (UTC)", "Made up for (UTC)", "Bars to the trough", "Bars under water")
+    headings = ("Depth", "Peak (UTC)", "Trough (UTC)", "Made up for (UTC)", "Bars to the trough", "Bars in all")
     return Grid(headings, tuple(rows))
 
 

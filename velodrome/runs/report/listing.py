@@ -116,7 +116,13 @@ def _name(entry: Mapping[str, Any]) -> str:
     name = f"  seed {entry['seed']}" if entry["group"] else entry["name"]
     if entry["ensemble"] > 1:
         return f"{name} (ensemble of {entry['ensemble']})"
-    return f"{name} ({counted(len(entry['members']), 'seed')})" if entry["members"] else name
+    return f"{name} ({_begun(entry, 'seed')})" if entry["members"] else name
+
+
+def _begun(entry: Mapping[str, Any], one: str) -> str:
+    """Return how many members of a group there are: 3 seeds, or 2 of 3 seeds where one has not begun."""
+    begun, wanted = len(entry["members"]), entry["trainings"]
+    return f"{begun:,} of {counted(wanted, one)}" if begun < wanted else counted(begun, one)
 
 
 class _Facts:
@@ -147,6 +153,7 @@ def _summary(
         "group": group,
         "members": [],
         "ensemble": run.config.get("ensemble", 1),
+        "trainings": trainings(run.config),
         "status": run.shown_status(),
         "total_steps": total and total * trainings(run.config),
         "steps_per_second": _plain(math.nan if speed is None else speed),
@@ -314,8 +321,8 @@ def _facts(content: Mapping[str, Any]) -> Table:
 
     checkpoints, members = content["checkpoints"], content["members"]
     last = f"{len(checkpoints)}, the last of step {checkpoints[-1]['step']:,}" if checkpoints else "none"
-    several = f"{counted(len(members), 'training seed')} from {content['seed']} on"
-    seeds = several if members else f"seed {content['seed']}"
+    several = members and f"{_begun(content, 'training seed')} from {content['seed']} on"
+    seeds = several or f"seed {content['seed']}"
     if content["ensemble"] > 1:
         seeds = f"ensemble of {content['ensemble']}, seeds from {content['seed']} on"
     facts = {

@@ -10,7 +10,7 @@ import polars as pl
 
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.runs.store.store import SqlStore
-from velodrome.writing import replacing
+from velodrome.writing import replacing, write_frame
 
 FORMATS = (".csv", ".parquet")
 LAYOUTS = ("long", "wide")
@@ -42,7 +42,8 @@ def export_metrics(
         raise ConfigError(
             f"run {run} has no metrics{' of these names' if names else ''} to write{_known(store, run, names)}"
         )
-    _write(widened(frame) if layout == "wide" else frame, path)
+    with replacing(path) as new:
+        write_frame(widened(frame) if layout == "wide" else frame, new)
     return path
 
 
@@ -55,14 +56,6 @@ def widened(frame: pl.DataFrame) -> pl.DataFrame:
     times = frame.group_by(index).agg(pl.col("time").max())
     wide = frame.pivot("name", index=index, values="value", sort_columns=True)
     return times.join(wide, on=index).sort(index)
-
-
-def _write(frame: pl.DataFrame, path: Path) -> None:
-    with replacing(path) as new:
-        if path.suffix == ".csv":
-            frame.write_csv(new)
-        else:
-            frame.write_parquet(new)
 
 
 def _known(store: SqlStore, run: str, names: Sequence[str] | None) -> str:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.25
 START_SECONDS = 10.0  # that a process takes to import, to receive the data and to load kernels
+INTERRUPTED = 130  # exit code of a process that saved and stopped
 OUT_OF_MEMORY = errno.ENOMEM  # exit code of a process whose training ran out of memory
 
 log = logging.getLogger("velodrome.runs")
@@ -65,6 +66,23 @@ class Job:
     look: Callable[[], Seen]
 
 
+class _Pace:
+    """How fast some trainings come along together."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.began, self.before = time.monotonic(), {job: job.look().steps for job in jobs}
+        self.steps = dict(self.before)
+
+    def told_left(self, count: int) -> str:
+        """Return how many trainings are left and about how long they take, if they go on as those so far."""
+        from velodrome.runs.report.listing import age
+
+        done = sum(self.steps.values()) - sum(self.before.values())
+        left = sum(max(job.steps - steps, 0) for job, steps in self.steps.items())
+        seconds = left * (time.monotonic() - self.began) / done if done else 0.0
+        return f"; {count:,} left" + (f", about {age(seconds)}" if seconds else "") if count else ""
+
+
 def train_together(
     jobs: Sequence[Job], processes: int, console: Console, mode: str, ended: Callable[[], None] = lambda: None
 ) -> tuple[bool, RunError | None]:
@@ -81,6 +99,7 @@ def train_together(
     running: dict[Job, Any] = {}
     error: RunError | None = None
     asked = False
+    pace = _Pace(jobs)
     with Interrupts() as interrupts, Progress(console=console, disable=mode != "live") as bars:
         tasks: dict[Job, Any] = {}
         try:
@@ -96,15 +115,19 @@ def train_together(
                 time.sleep(POLL_SECONDS)
                 for job, process in list(running.items()):
                     code, seen = process.exitcode, job.look()
+                    pace.steps[job] = seen.steps
                     bars.update(tasks[job], completed=seen.steps)
                     if code is None:
                         continue
                     del running[job]
+                    pace.steps[job] = job.steps  # also where patience ended it before
+                    bars.remove_task(tasks.pop(job))  # a terminal has no room for all that have ended
                     if code and not (asked or interrupts.requested):
                         kind = OutOfMemoryError if code == OUT_OF_MEMORY else RunError
                         error = error or kind(f"{job.title}: {seen.error or f'exit {code}'}")
                     elif mode in ("live", "plain") and seen.status:
-                        console.print(f"{job.title}: {seen.status}", soft_wrap=True)
+                        left = "" if code else pace.told_left(len(running) + len(waiting))
+                        console.print(f"{job.title}: {seen.status}{left}", soft_wrap=True)
                     ended()
                 if (error or interrupts.requested) and not asked:
                     asked = True
@@ -134,7 +157,20 @@ def _work_apart(threads: int, work: Callable[..., None], *arguments: Any) -> Non
     threading.Thread(target=stop, daemon=True).start()
     torch.set_num_threads(threads)
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-    work(*arguments)
+    with _stopped_by_a_signal():
+        work(*arguments)
+
+
+@contextlib.contextmanager
+def _stopped_by_a_signal() -> Iterator[None]:
+    """End this process as interrupted where it is stopped, also while a run begins and cannot save yet."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def processes_for(config: RunConfig, market: Market | Basket | None, count: int) -> int:
