@@ -38,6 +38,8 @@ def status_of(job: Job) -> str:
         return f"failed: {ENDS[job.ended].told}"
     if job.status == "running" and job.wanted:
         return {"pause": "pausing", "cancel": "cancelling"}.get(job.wanted, "saving")
+    if job.lacks_room:
+        return "waiting for disk space"
     if job.status == "waiting" and job.not_before > time.time():
         return f"tried again in {job.not_before - time.time():.0f} s"
     return job.status

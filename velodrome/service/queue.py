@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from velodrome.errors import JobError, LeaseLostError, did_you_mean
+from velodrome.runs.machine.disk import NO_ROOM
 from velodrome.runs.store.fence import RUNNING
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore
@@ -386,10 +387,18 @@ class Queue:
 
         return self.store.write(end)
 
-    def tell(self, job: str, message: str) -> None:
-        """Let a job that waits say why it does."""
-        same = (self._jobs.c.id == job) & (self._jobs.c.status == "waiting") & (self._jobs.c.message != message)
-        values = self._jobs.update().where(same).values(message=message)
+    def hold(self, why: str) -> None:
+        """Let all jobs that wait say that there is no room for them; '': let none of them say so any more."""
+        from sqlalchemy import true
+
+        jobs = self._jobs
+        says_so = jobs.c.message.startswith(NO_ROOM, autoescape=True) | (jobs.c.ended == "no_room")
+        others = (jobs.c.message != why) & (says_so if not why else true())
+        meant = (jobs.c.status == "waiting") & others
+        first = jobs.select().with_only_columns(jobs.c.id).where(meant).limit(1)
+        if self.store.read(lambda connection: connection.execute(first).first()) is None:
+            return  # without a lock: this is asked again and again
+        values = jobs.update().where(meant).values(message=why, updated=time.time())
         self.store.write(lambda connection: connection.execute(values))
 
     # Rows

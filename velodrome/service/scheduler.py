@@ -17,6 +17,7 @@ from pathlib import Path
 
 from velodrome.errors import BucketError, JobError, LeaseLostError, StoreError
 from velodrome.runs.bucket.place import bring, here
+from velodrome.runs.machine.disk import why_no_room
 from velodrome.service.budget import Budget, choose, why_never
 from velodrome.service.executor import Executor
 from velodrome.service.job import ENDS, Job
@@ -84,6 +85,7 @@ class Scheduler:
         self._first_event = queue.last_event  # older requests to drain are not meant for this service
         self._told: dict[str, str] = {}
         self._problem = ""
+        self._held: str | None = None  # why nothing begins for want of room, '' if it does; None: nobody has looked
         self._mark: tuple[object, ...] = (0,)  # of the jobs that wait, whose number is first, and run
         self._is_calm = False  # nothing waits, and no study is about to begin something
         self._nothing_at: tuple[tuple[object, ...], float] | None = (
@@ -133,7 +135,7 @@ class Scheduler:
         more = False if self.draining else bool(self.beside())
         may_choose = not self.draining and self._may_choose()
         self._is_calm = not (more or self.draining or self.study is not None or self._mark[0])
-        if may_choose:
+        if may_choose and self._has_room():
             begun = self.queue.claim(self.id, self.executor.machine, self._choose)
             self._nothing_at = None if begun else (self._mark, time.monotonic())
             for job in begun:
@@ -148,6 +150,18 @@ class Scheduler:
         if self._nothing_at is None or self._nothing_at[0] != self._mark:
             return True
         return time.monotonic() - self._nothing_at[1] > AGAIN_SECONDS
+
+    def _has_room(self) -> bool:
+        """Return whether the disk of the runs has room for what begins; if not, jobs that wait say so."""
+        why = why_no_room(here(self.root)) or ""
+        if why or self._held != why:
+            self.queue.hold(why)
+        if why and why != self._held:
+            self.tell(f"warning: nothing begins: {why}")
+        if why:
+            self._nothing_at = (self._mark, time.monotonic())
+        self._held = why
+        return not why
 
     def _enter(self) -> None:
         self.budget = self.given.within(self.executor.resources())
@@ -261,6 +275,8 @@ class Scheduler:
         elif alive is None:
             what = f"its process on {host} {seconds}" if job.process else f"it did not begin on {host} in time"
             self._end(job, "machine_lost", what, beat=job.beat)
+        elif stopped and (full := why_no_room(here(self.root))):  # what it could not write was its sign of life
+            self._end(job, "no_room", full)
         elif stopped:
             self._end(job, "stalled", f"its process {seconds}: it was frozen, or the machine is overloaded")
         else:

@@ -54,6 +54,7 @@ ADVICE = {
     "SQLITE_CANTOPEN": f"cannot be opened as a file. Is there such a folder, may it be written? Else {OTHERWISE}.",
     "SQLITE_READONLY": f"may not be written. Change its permissions, or {OTHERWISE}.",
     "SQLITE_FULL": "the disk is full. Make room.",
+    "SQLITE_IOERR": "the disk does not take or give what is asked of it. Is it full, or gone? Make room, or try again.",
 }
 
 Result = TypeVar("Result")
