@@ -309,17 +309,17 @@ class RunFolder:
             handler.close()
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, what: str = "run") -> Iterator[None]:
         """Keep other processes from training this run; the system holds the lock, so it ends with the process."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             descriptor = os.open(self.path / "lock", flags, 0o644)
         except OSError as error:
             raise RunError(
-                f"{self.path / 'lock'}: cannot be written ({error.strerror}). Remove it if no process trains the run."
+                f"{self.path / 'lock'}: cannot be written ({error.strerror}). Remove it if no process trains the {what}."
             ) from error
         try:
-            self._take(descriptor)
+            self._take(descriptor, what)
             holder = {"pid": os.getpid(), "host": machine()["host"], "since": datetime.now(UTC).isoformat()}
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(holder).encode(), 0)
@@ -327,23 +327,23 @@ class RunFolder:
         finally:
             os.close(descriptor)
 
-    def _take(self, descriptor: int) -> None:
+    def _take(self, descriptor: int, what: str) -> None:
         # Under a service, a process whose work was given away may take a while to notice.
         deadline = time.monotonic() + (LEASED_SECONDS if LEASE in os.environ else PROBE_SECONDS)
         while not _locked_now(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
-                raise RunLockedError(f"{self.path.name}: {self._told_holder()}")
+                raise RunLockedError(f"{self.path.name}: {self._told_holder(what)}")
             time.sleep(0.02)
 
-    def _told_holder(self) -> str:
+    def _told_holder(self, what: str) -> str:
         import psutil
 
         try:
             holder = read_json(self.path / "lock")
             pid, host, since = int(holder["pid"]), str(holder["host"]), str(holder["since"])[:19]
         except (OSError, ValueError, TypeError, KeyError):
-            return "another process is training this run. Wait for it, or stop it."
-        told = f"process {pid} on {host} has been training this run since {since} UTC"
+            return f"another process is training this {what}. Wait for it, or stop it."
+        told = f"process {pid} on {host} has been training this {what} since {since} UTC"
         if host == machine()["host"] and not psutil.pid_exists(pid):
             return (
                 f"{told} and is gone, but a process that it started still holds the lock. "

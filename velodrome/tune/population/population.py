@@ -35,7 +35,7 @@ from velodrome.runs.config.files import GIVEN, Source, load_run_config, load_wit
 from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig, dotted
 from velodrome.runs.evaluate import evaluate as evaluate_run
-from velodrome.runs.folder import folder_name, new_identity
+from velodrome.runs.folder import RunFolder, folder_name, new_identity
 from velodrome.runs.live.display import choose_mode
 from velodrome.runs.run import resume
 from velodrome.runs.store.from_folder import steps_of
@@ -280,24 +280,27 @@ class Carrier:
         return tuple(map(tuple, self.done))
 
     def go(self) -> bool:
-        """Train all rounds that are left; return whether they are done."""
+        """Train all rounds that are left; return whether they are done. Another process that trains them is refused."""
         self._read()
-        while True:
-            if not self.done or self._is_judged(self.done[-1]):
-                if len(self.done) == self.plan.rounds:
-                    return True
-                self._begin_round()
-            if not self._train(self.done[-1]):
-                return False
-            self._judge(self.done[-1])
+        if self._is_over:  # who only looks at it needs not be able to write there
+            return True
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with RunFolder(self.folder, self.folder.name).lock("population"):
+            self._read()  # again: whoever had the lock until now may have gone on
+            self._write()
+            while not self._is_over:
+                if not self.done or self._is_judged(self.done[-1]):
+                    self._begin_round()
+                if not self._train(self.done[-1]):
+                    return False
+                self._judge(self.done[-1])
+        return True
 
     # What is kept
 
     def _read(self) -> None:
         path = self.folder / FILE
         if not path.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._write()
             return
         found = read_json(path)
         if wrong := [name for name, value in self.plan.content().items() if found.get(name) != value]:
@@ -315,6 +318,10 @@ class Carrier:
 
     def _is_judged(self, members: Sequence[Member]) -> bool:
         return any(not math.isnan(member.score) for member in members)
+
+    @property
+    def _is_over(self) -> bool:
+        return len(self.done) == self.plan.rounds and self._is_judged(self.done[-1])
 
     def _random(self) -> np.random.Generator:
         """Return the random numbers of the round that begins: the same ones if it begins again after a kill."""
