@@ -316,7 +316,7 @@ class RunFolder:
             descriptor = os.open(self.path / "lock", flags, 0o644)
         except OSError as error:
             raise RunError(
-                f"{self.path / 'lock'}: cannot be written ({error.strerror}). Remove it if no process trains the {what}."
+                f"{self.path / 'lock'}: cannot be written ({error.strerror}). Remove it if nobody trains the {what}."
             ) from error
         try:
             self._take(descriptor, what)

@@ -22,6 +22,7 @@ PAGES = {
     "jobs": ("jobs", "Queue"),
     "studies": ("studies", "pretended"),
     "study": ("studies/{study}", "All settings at once"),
+    "population": ("populations/two", "Scores by round"),
     "champions": ("champions", "trading"),
     "champion": ("champions/{champion}", "Lineage"),
     "job": ("jobs/{job}", "What happened"),

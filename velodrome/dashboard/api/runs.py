@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from velodrome.dashboard.answers import Asked, Download, Encoded, Page, Question, Refusal, Routes, Stretch
+from velodrome.dashboard.api import populations
 from velodrome.dashboard.api.evaluations import official_table, saved_evaluations
 from velodrome.dashboard.api.jobs import content as job_content
 from velodrome.dashboard.api.logs import Part, part_of
@@ -111,6 +112,7 @@ def show(site: Site, question: Question[Asked]) -> Any:
             for _, row in site.store.lineage(line.id)
         ],
         "children": [{"id": child, "step": row.step} for child, row in site.store.lineage(parent=line.id)],
+        "population": populations.of_run(site, line),
         "job": None if job is None else job_content(job, site),
         "has_log": (line.folder / "log.txt").is_file(),
         "has_folder": (line.folder / INFORMATION).is_file(),

@@ -61,8 +61,16 @@ export async function show(host, { parts, asked, signal, title, again }) {
 
   function draw() {
     fill(status, badge(run.status), " ");
-    write(
+    const { population } = run;
+    fill(
       about,
+      population && [
+        "member ",
+        String(population.member),
+        " of ",
+        h("a", { href: `populations/${part(population.name)}` }, `population ${population.name}`),
+        population.first === population.last ? `, round ${population.first} · ` : `, rounds ${population.first} to ${population.last} · `,
+      ],
       [
         run.env,
         run.algorithm,
