@@ -321,6 +321,17 @@ class QueueContract:
         ]
         assert queue.events(begun.id)[-1].data == {"attempt": 1, "end": "error", "steps": 64}
 
+    def test_a_clock_that_is_put_back_delays_no_retry_and_keeps_no_service_that_is_gone(
+        self, queue, begun, monkeypatch
+    ):
+        queue.enter_service("one", HERE, "7:1", {"cores": 2})
+        queue.end(begun.id, 1, "machine_lost", "gone", 0)
+        assert claim(queue) == []
+        before = time.time() - 86_400.0
+        monkeypatch.setattr("velodrome.service.queue.time.time", lambda: before)
+        assert queue.services() == []
+        assert [found.attempt for found in claim(queue)] == [2]
+
     def test_services_are_known_while_they_live(self, queue):
         queue.enter_service("one", HERE, "7:1", {"cores": 2})
         queue.enter_service("one", HERE, "7:1", {"cores": 3})

@@ -16,7 +16,7 @@ from velodrome.runs.machine.disk import NO_ROOM
 from velodrome.runs.store.fence import RUNNING
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore
-from velodrome.service.job import ENDS, FIELDS, OVER, Job, legal_priority, pause_before
+from velodrome.service.job import ENDS, FIELDS, LONGEST_PAUSE, OVER, Job, legal_priority, pause_before
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
@@ -271,7 +271,9 @@ class Queue:
 
     def services(self) -> list[Mapping[str, Any]]:
         """Return the services that were heard of lately."""
-        query = self._services.select().where(self._services.c.updated > time.time() - ALIVE_SECONDS)
+        now, heard = time.time(), self._services.c.updated
+        # One that was heard of later than now is from before the clock was put back; it says anew that it is there.
+        query = self._services.select().where(heard > now - ALIVE_SECONDS, heard < now + ALIVE_SECONDS)
         return [dict(row._mapping) for row in self.store.read(lambda connection: connection.execute(query).all())]
 
     # Carrying out
@@ -323,7 +325,10 @@ class Queue:
 
         jobs = self._jobs
         rows = jobs.select().with_only_columns(*self._least)
-        ready = rows.where(jobs.c.status == "waiting", jobs.c.not_before <= time.time())
+        now = time.time()
+        # Further away than any pause: the clock was put back since.
+        due = (jobs.c.not_before <= now) | (jobs.c.not_before > now + LONGEST_PAUSE)
+        ready = rows.where(jobs.c.status == "waiting", due)
         here = rows.where(jobs.c.status == RUNNING, jobs.c.machine == machine)
         served = select(jobs.c.owner, func.max(jobs.c.started)).group_by(jobs.c.owner)
         waiting, running = ([_job(row) for row in connection.execute(query)] for query in (ready, here))

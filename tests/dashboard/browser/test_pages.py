@@ -64,6 +64,22 @@ def test_a_stored_benchmark_is_shown(visitor):
     assert not page.locator(".failure").count()
 
 
+def test_a_long_label_of_a_line_is_cut_and_a_short_one_stays(visitor):
+    visitor.see("")
+    found = visitor.page.evaluate(
+        """async () => {
+            const { shortened } = await import(new URL("static/charts/marks.js", document.baseURI));
+            const ctx = document.createElement("canvas").getContext("2d");
+            const long = shortened(ctx, "a-long-name-".repeat(9), 150);
+            return [long, ctx.measureText(long).width, shortened(ctx, "short", 150)];
+        }"""
+    )
+    assert found[0].startswith("a-long-name-")
+    assert found[0].endswith("…")
+    assert 120 < found[1] <= 150
+    assert found[2] == "short"
+
+
 def test_charts_of_a_run_are_drawn(visitor, lab):
     page = visitor.see(address(lab, "result"))
     page.wait_for_selector(".candles canvas")

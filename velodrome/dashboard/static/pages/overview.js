@@ -229,7 +229,7 @@ function runningCard() {
       write(
         left,
         now.steps_per_second && now.total_steps
-          ? `${duration((now.total_steps - now.steps) / now.steps_per_second)} left`
+          ? `${duration(Math.max(0, now.total_steps - now.steps) / now.steps_per_second)} left`
           : NOTHING,
       );
     };
