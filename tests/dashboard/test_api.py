@@ -556,6 +556,14 @@ def test_a_result_has_its_baseline_however_many_agents_it_is_of(tmp_path):
     assert [_baseline(line)["value"] for line in lines] == [0.25] * 4
 
 
+def test_a_run_of_the_service_shows_no_command_that_nobody_can_type(serve):
+    client = serve()
+    folder = RunFolder.create(client.site.folder, "one", command=["python", "-m", "velodrome.service.worker"])
+    client.site.store.create_run(RunRecord(folder.id, "one", str(folder.path), "trading", "ppo", "finished"))
+    client.site.index._looked = -math.inf
+    assert client.get(f"/api/runs/{folder.id}")["command"] == ""
+
+
 # Populations
 
 

@@ -111,7 +111,8 @@ class RunFolder:
         command: words of the command; those of this process if not given.
         group: id of the group of training seeds that the run is a member of; `root` is then the group's folder.
         lineage: whose child it is, as `lineage_entry` says it.
-        identity, moment: its id and when it was made, in seconds since 1970, if somebody has noted them before.
+        identity, moment: its id, and the moment in the folder's name, in seconds since 1970, if somebody has noted them
+            before: a training that waits for its turn has both long before it begins.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ConfigError(
@@ -119,9 +120,9 @@ class RunFolder:
                 "a digit, because it becomes a folder's."
             )
         root = here(root)
-        now = datetime.now(UTC) if moment is None else datetime.fromtimestamp(moment, UTC)
+        now = datetime.now(UTC)
         identity = new_identity() if identity is None else identity
-        path = root / folder_name(name, now.timestamp(), identity)
+        path = root / folder_name(name, now.timestamp() if moment is None else moment, identity)
         try:
             (path / "evaluation").mkdir(parents=True)
             if (seeds or {}).get("count", 1) == 1:  # those of a group are its members'

@@ -107,6 +107,19 @@ def test_buttons_of_a_run_ask_its_job(visitor, lab):
     page.unroute(f"**/api/runs/{lab.run}")
 
 
+def test_a_run_took_as_long_as_it_trained_however_long_it_waited(visitor, lab):
+    def long_ago(route):
+        found = route.fetch().json()
+        about = {"created": found["created"] - 86_400.0, "steps": 3_000, "mean_steps_per_second": 100.0}
+        route.fulfill(json={**found, **about, "lineage": [{"step": 1_000, "parent": "ab12cd34", "text": "a child"}]})
+
+    page = visitor.page
+    page.route(f"**/api/runs/{lab.run}", long_ago)
+    visitor.see(f"runs/{lab.run}")
+    assert page.locator(".tile:has-text('Trained for') .figure").inner_text() == "20 s"
+    page.unroute(f"**/api/runs/{lab.run}")
+
+
 def test_a_token_is_entered_by_hand(browser, server):
     context = browser.new_context()
     page = context.new_page()

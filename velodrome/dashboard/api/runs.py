@@ -33,6 +33,7 @@ routes = Routes()
 MOST_COMPARED, MOST_RUNS, MOST_NAMES, MOST_CURVES = 64, 256, 64, 1024
 OVER = ("finished", "interrupted", "failed", "killed")
 LAUNCHER = re.compile(r"^python\S* (?:\S*/velodrome|-m velodrome) ")  # by which the command was found
+WORKER = "velodrome.service.worker"
 SPLIT = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$"
 
 
@@ -137,6 +138,8 @@ def _told(line: RunLine, config: dict[str, Any]) -> dict[str, Any]:
     except (OSError, *UNFIT):
         about = {}
     command = LAUNCHER.sub("velodrome ", str(about.get("command") or ""))
+    if WORKER in command:  # the service began it: nobody can type that
+        command = ""
     preset = next((name for name in preset_names() if re.search(rf"\s{re.escape(name)}(\s|$)", command)), None)
     settings = {} if preset is None else preset_settings(preset)
     try:

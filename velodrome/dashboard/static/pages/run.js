@@ -218,13 +218,17 @@ function topTiles() {
       const which = run.status === "running" ? "now" : "mean over the run";
       made.speed.set(speed ? short(speed) : NOTHING, [speed && which, run.machine?.cpu].filter(Boolean).join(", "));
       const isOn = run.status === "running" && run.steps_per_second && run.total_steps;
-      write(made.left.node.firstChild, run.status === "running" ? "Time left" : "Took");
+      write(made.left.node.firstChild, run.status === "running" ? "Time left" : "Trained for");
       if (run.status === "running")
         made.left.set(
           isOn ? duration(Math.max(0, run.total_steps - run.steps) / run.steps_per_second) : NOTHING,
           "at this speed",
         );
-      else made.left.set(duration(run.updated - run.created), `ended ${ago(run.updated)}`);
+      else {
+        // Not from its first moment to its last: it may have been paused for a night between two sittings.
+        const own = run.steps - (run.lineage.findLast(({ parent }) => parent)?.step ?? 0);
+        made.left.set(speed ? duration(own / speed) : NOTHING, `ended ${ago(run.updated)}`);
+      }
       const { result, held_out: heldOut } = run;
       write(made.result.node.firstChild, heldOut ? "Held out" : "Out of sample");
       if (heldOut)
