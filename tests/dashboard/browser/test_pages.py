@@ -120,6 +120,31 @@ def test_a_run_took_as_long_as_it_trained_however_long_it_waited(visitor, lab):
     page.unroute(f"**/api/runs/{lab.run}")
 
 
+def test_who_comes_back_to_the_queue_finds_it_as_it_was(visitor, lab):
+    page = visitor.see("jobs?offset=5000")  # there are fewer
+    page.get_by_role("button", name="finished").click()
+    page.wait_for_url("**/jobs?status=finished")
+    page.locator("main td a").first.click()
+    page.wait_for_selector("main[data-page=job]")
+    page.go_back()
+    page.wait_for_selector("main[data-page=jobs]")
+    assert page.locator("button[aria-pressed=true]").inner_text().startswith("finished")
+
+
+def test_a_form_tells_all_that_it_submits_and_refuses_what_is_no_number_of_cores(visitor):
+    page = visitor.see("new")
+    page.get_by_label("Priority", exact=True).fill("3")
+    page.get_by_label("Cores", exact=True).fill("2")
+    page.locator(".command code").get_by_text("--priority 3 --cores 2").wait_for()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url) if request.method == "POST" else None)
+    for wrong in ("", "0", "1.5"):
+        page.get_by_label("Cores", exact=True).fill(wrong)
+        page.get_by_role("button", name="Submit").click()
+        assert page.get_by_label("Cores", exact=True).evaluate("box => document.activeElement === box && !box.validity.valid")
+    assert not [url for url in asked if url.endswith("/api/jobs")]
+
+
 def test_a_token_is_entered_by_hand(browser, server):
     context = browser.new_context()
     page = context.new_page()

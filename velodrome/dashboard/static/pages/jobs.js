@@ -48,7 +48,7 @@ export function jobButtons(job, changed) {
 
 export async function show(host, { asked, signal, title }) {
   title("Queue");
-  const wanted = { status: asked.get("status") ?? "", offset: 0, limit: PAGE };
+  const wanted = { status: asked.get("status") ?? "", offset: Number(asked.get("offset") ?? 0) || 0, limit: PAGE };
   const count = h("p.muted", { role: "status" });
   const filters = h("div.filters");
   const pages = h("div.actions");
@@ -107,8 +107,18 @@ export async function show(host, { asked, signal, title }) {
     foot(),
   );
 
+  /** Show others, and note which in the address, to which one may come back. */
+  async function change(next) {
+    Object.assign(wanted, next);
+    const told = ["status", "offset"].filter((key) => wanted[key]).map((key) => [key, wanted[key]]);
+    const query = new URLSearchParams(told);
+    history.replaceState(null, "", new URL(`jobs${query.size ? `?${query}` : ""}`, document.baseURI));
+    await load();
+  }
+
   async function load() {
     const found = await get("api/jobs", wanted, signal);
+    if (found.total && !found.jobs.length) return void (await change({ offset: 0 })); // there are fewer by now
     const all = Object.values(found.counts).reduce((sum, number) => sum + number, 0);
     if (!all)
       return void fill(
@@ -128,10 +138,7 @@ export async function show(host, { asked, signal, title }) {
           ...Object.entries(found.counts).map(([key, number]) => [key, `${key} ${whole(number)}`]),
         ],
         wanted.status,
-        (status) => {
-          Object.assign(wanted, { status, offset: 0 });
-          load();
-        },
+        (status) => change({ status, offset: 0 }),
       ),
     );
     write(
@@ -147,12 +154,7 @@ export async function show(host, { asked, signal, title }) {
         {
           type: "button",
           disabled: offset < 0 || offset >= found.total,
-          on: {
-            click: () => {
-              wanted.offset = offset;
-              load();
-            },
-          },
+          on: { click: () => change({ offset }) },
         },
         text,
       );
