@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.queue import job
 from tests.dashboard.browser.conftest import TOKEN, Server, Visitor
 from tests.runs.small_runs import TINY
+from velodrome.runs.store.rows import EvaluationRow, RunRecord
+from velodrome.runs.store.store import open_store
+from velodrome.service.queue import Queue
 
 # Address by name; `{…}` is filled in from the lab. The second part: what such a page shows.
 PAGES = {
@@ -141,7 +145,9 @@ def test_a_form_tells_all_that_it_submits_and_refuses_what_is_no_number_of_cores
     for wrong in ("", "0", "1.5"):
         page.get_by_label("Cores", exact=True).fill(wrong)
         page.get_by_role("button", name="Submit").click()
-        assert page.get_by_label("Cores", exact=True).evaluate("box => document.activeElement === box && !box.validity.valid")
+        assert page.get_by_label("Cores", exact=True).evaluate(
+            "box => document.activeElement === box && !box.validity.valid"
+        )
     assert not [url for url in asked if url.endswith("/api/jobs")]
 
 
@@ -437,3 +443,33 @@ def test_a_proxy_prefix_is_kept(browser, lab):
     finally:
         visited.close()
         own.stop()
+
+
+def test_lists_count_and_show_what_has_changed_since_without_a_reload(browser, tmp_path):
+    store = open_store(tmp_path / "runs")
+    store.create_run(RunRecord("ab12cd34", "one", "/nowhere", "trading", "ppo", "running", config={"steps": 100}))
+    queue = Queue(store)
+    queue.submit(job("ab12cd34"))
+    server = Server(tmp_path / "runs")
+    visitor = Visitor(browser, server.link)
+    try:
+        page = visitor.see("jobs")
+        page.locator("button", has_text="waiting 1").wait_for()
+        page.wait_for_function("document.getElementById('connection').dataset.state === 'live'")
+        page.wait_for_timeout(1500)  # it looks once before it tells of changes
+        queue.cancel("ab12cd34")
+        page.locator("button", has_text="cancelled 1").wait_for(timeout=10_000)
+        page = visitor.see("runs")
+        page.locator("button", has_text="running 1").wait_for()
+        store.update_run("ab12cd34", status="finished", steps=100)
+        page.locator("button", has_text="finished 1").wait_for(timeout=10_000)
+        page.wait_for_timeout(2000)
+        store.add_evaluations("ab12cd34", [EvaluationRow(100, "test", "return", 0.25, 0.1, 0.4)])
+        page.locator("td", has_text="+25").wait_for(timeout=10_000)
+        visitor.see("runs/ab12cd34")
+        store.add_evaluations("ab12cd34", [EvaluationRow(100, "test", "return", 0.5, 0.1, 0.9)])
+        page.locator(".tile", has_text="+50").wait_for(timeout=10_000)
+    finally:
+        visitor.close()
+        server.stop()
+        store.close()

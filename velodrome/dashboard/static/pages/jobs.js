@@ -49,6 +49,7 @@ export function jobButtons(job, changed) {
 export async function show(host, { asked, signal, title }) {
   title("Queue");
   const wanted = { status: asked.get("status") ?? "", offset: Number(asked.get("offset") ?? 0) || 0, limit: PAGE };
+  let statuses = new Map(); // by job, as they were counted
   const count = h("p.muted", { role: "status" });
   const filters = h("div.filters");
   const pages = h("div.actions");
@@ -147,6 +148,7 @@ export async function show(host, { asked, signal, title }) {
         ? `${whole(wanted.offset + 1)} to ${whole(wanted.offset + found.jobs.length)} of ${whole(found.total)}`
         : "No job has this status.",
     );
+    statuses = new Map(found.jobs.map((job) => [job.id, job.status]));
     list.rows(found.jobs);
     const turn = (text, offset) =>
       h(
@@ -167,5 +169,12 @@ export async function show(host, { asked, signal, title }) {
   await load();
   const soon = settled(700, () => !filters.contains(document.activeElement) && load().catch(() => {}));
   live.on("refresh", soon, signal);
-  live.on("jobs", ({ jobs }) => jobs.map((job) => list.row(job)).every(Boolean) || soon(), signal);
+  live.on(
+    "jobs",
+    ({ jobs }) => {
+      const isKnown = jobs.map((job) => list.row(job)).every(Boolean);
+      if (!isKnown || jobs.some((job) => statuses.get(job.id) !== job.status)) soon();
+    },
+    signal,
+  );
 }

@@ -92,7 +92,7 @@ export async function show(host, { parts, asked, signal, title, again }) {
   }
 
   /** Ask for the run again, and show what has changed. */
-  async function reload(isResultNew = false) {
+  async function reload(isResultNew = false, isFirst = true) {
     try {
       run = await get(path, {}, signal);
     } catch (error) {
@@ -100,10 +100,10 @@ export async function show(host, { parts, asked, signal, title, again }) {
       return;
     }
     draw();
-    if (isResultNew) {
-      pages.forget("result");
+    if (!isResultNew) return;
+    pages.forget("result");
+    if (isFirst || pages.node.querySelector("[aria-selected=true]").dataset.key === "result")
       pages.choose("result", true);
-    }
   }
 
   function drawButtons() {
@@ -185,10 +185,11 @@ export async function show(host, { parts, asked, signal, title, again }) {
       for (const line of runs) {
         if (!members.has(line.id)) continue;
         if (line.id === run.id) {
-          const hasEnded = line.status !== run.status;
+          const [hasEnded, isScored] = [line.status !== run.status, line.score !== run.score];
+          const isFirst = hasEnded || run.score === null; // a later result does not take a reader from what they read
           Object.assign(run, line);
           top.set(run);
-          if (hasEnded) reload(run.status === "finished");
+          if (hasEnded || isScored) reload(isScored || run.status === "finished", isFirst);
         }
         soon();
         grow();
