@@ -14,7 +14,7 @@ const setting = (value) => (value === undefined ? NOTHING : figure(value));
 /** A member's run, as a link if this server has it; its folder's name without the moment and the id. */
 function runOf({ id, run }) {
   const name = run.replace(/-\d{8}-\d{6}-[0-9a-f]+$/, "");
-  return id ? h("a", { href: `runs/${part(id)}`, title: run }, name) : h("span", { title: run }, name);
+  return id ? h("a.nowrap", { href: `runs/${part(id)}`, title: run }, name) : h("span.nowrap", { title: run }, name);
 }
 
 export async function show(host, { parts, signal, title }) {
