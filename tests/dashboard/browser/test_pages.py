@@ -473,3 +473,18 @@ def test_lists_count_and_show_what_has_changed_since_without_a_reload(browser, t
         visitor.close()
         server.stop()
         store.close()
+
+
+def test_an_error_of_long_words_stays_within_its_box_and_keeps_its_lines(visitor, lab):
+    def failed(route):
+        route.fulfill(json={**route.fetch().json(), "error": f"Traceback:\n  File\n{'^' * 400}"})
+
+    page = visitor.page
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.route(f"**/api/runs/{lab.run}", failed)
+    visitor.see(f"runs/{lab.run}")
+    box = page.locator(".failure")
+    assert box.evaluate("node => node.scrollWidth <= node.clientWidth")
+    assert box.inner_text().startswith("Traceback:\n  File\n^^^")
+    page.unroute(f"**/api/runs/{lab.run}")
+    page.set_viewport_size({"width": 1280, "height": 900})
