@@ -16,6 +16,7 @@ from velodrome.dashboard.api import ENDPOINTS
 from velodrome.dashboard.curves import Kept, curve
 from velodrome.runs.folder import RunFolder
 from velodrome.runs.store.rows import EvaluationRow, RunRecord
+from velodrome.runs.store.store import open_store, store_file
 from velodrome.tune.population.kept import FILE, Member, written
 from velodrome.tune.study import Studies, Study
 from velodrome.tune.trial import COMPLETE, FAILED, PRUNED, Outcome, Trial
@@ -60,6 +61,20 @@ def test_a_run_that_was_added_or_changed_is_seen(serve):
     assert look()["result"]["value"] == 0.5
     store.add_evaluations("ab12cd34", [EvaluationRow(10, "test", "return", 0.25)])
     assert look()["result"]["value"] == 0.25
+
+
+def test_a_store_that_another_file_has_replaced_is_the_one_that_is_shown(serve):
+    client = serve()
+    client.site.store.create_run(RunRecord("ab12cd34", "one", "/nowhere"))
+    for file in client.site.folder.glob("velodrome.db*"):
+        file.rename(file.with_name(f"before-{file.name}"))
+    client.site.index._looked = -math.inf
+    assert client.get("/api/runs")["total"] == 1  # as it was; nobody makes an empty one for looking
+    assert not store_file(client.site.folder).exists()
+    with open_store(client.site.folder) as store:
+        store.create_run(RunRecord("00000002", "two", "/nowhere"))
+    client.site.index._looked = -math.inf
+    assert [line["name"] for line in client.get("/api/runs")["runs"]] == ["two"]
 
 
 @pytest.mark.parametrize("identity", ["ffffffff", "0000", "latest", "../x", "0000000", "00000001x", "0" * 65])

@@ -17,19 +17,21 @@ import pytest
 
 import velodrome as vd
 from tests.contracts.executor import ExecutorContract, waited_for
+from tests.contracts.queue import job as any_job
 from tests.runs.small_runs import assert_equal_runs, one_thread  # noqa: F401
 from tests.service.conftest import is_saved, submit
 from velodrome import cli
 from velodrome.errors import ConfigError, LearningError, OutOfMemoryError, RunLockedError, StoreError, WriteError
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.machine import disk
+from velodrome.runs.store.store import open_store
 from velodrome.runs.together import processes
 from velodrome.service.budget import Budget, Gpu, Resources
 from velodrome.service.executor import LocalExecutor
 from velodrome.service.job import Job
 from velodrome.service.listing import status_of
 from velodrome.service.machine import handle_of, kill_session, session_processes, started_at
-from velodrome.service.queue import Choice
+from velodrome.service.queue import Choice, Queue
 from velodrome.service.scheduler import CALM_SECONDS, TICK_SECONDS, Patience, Scheduler
 from velodrome.service.worker.task import Task
 from velodrome.service.worker.trainer import kind_of
@@ -270,6 +272,25 @@ def test_nothing_begins_without_room_on_the_disk_and_jobs_say_so_until_there_is_
     scheduler.tick()
     assert [task.job for task in started] == [job.id]
     assert service.job(job).message == ""
+
+
+def test_a_service_turns_to_the_file_that_has_replaced_its_store(service):
+    there, told, started = Resources(cores=1, memory=2**33), [], []
+    other = SimpleNamespace(
+        machine="m|b|p", resources=lambda: there, prepare=lambda: None, start=started.append, poll=lambda *about: True
+    )
+    scheduler = Scheduler(service.queue, other, service.folder, tell=told.append)
+    scheduler.tick()
+    for file in service.folder.glob("velodrome.db*"):
+        file.rename(file.with_name(f"before-{file.name}"))
+    with pytest.raises(StoreError, match="is gone"):
+        scheduler.tick()
+    with open_store(service.folder) as store:
+        Queue(store).submit(any_job())
+    scheduler.tick()
+    assert [task.job for task in started] == ["ab12cd34"]
+    assert "was replaced" in told[0]
+    assert len(service.queue.services()) == 1
 
 
 def test_who_cannot_write_a_sign_of_life_because_the_disk_is_full_is_not_blamed(service, monkeypatch):

@@ -134,6 +134,8 @@ class RunIndex:
     # Looking
 
     def _look(self) -> None:
+        if self._store.is_replaced and Path(self._store.place).is_file():
+            self._store.close()  # it is opened again, at the file that has its place now
         mark = file_mark(store_file(self._folder)) if self._is_file else None
         if mark is None or mark != self._mark:
             self._snapshot = self._store.read(self._read)

@@ -123,6 +123,7 @@ class Scheduler:
 
     def tick(self) -> None:
         """Do once all that is to be done now."""
+        self._follow_store()
         self._give_up_lost()  # first, because who is frozen may hold the store
         if time.monotonic() - self._entered_at >= ENTER_SECONDS:
             self._enter()
@@ -140,6 +141,18 @@ class Scheduler:
             self._nothing_at = None if begun else (self._mark, time.monotonic())
             for job in begun:
                 self._start(job)
+
+    def _follow_store(self) -> None:
+        """Turn to the file that has taken the place of the store's: nobody submits to the one before any more."""
+        store = self.queue.store
+        if not store.is_replaced:
+            return
+        if not Path(store.place).is_file():
+            raise StoreError(f"{store.place}: is gone. Put it back, or submit a training, which makes a new one.")
+        store.close()
+        self._seen.clear()
+        self._entered_at, self._first_event, self._nothing_at = 0.0, self.queue.last_event, None
+        self.tell(f"warning: {store.place}: was replaced; what waited in the file before has to be submitted again")
 
     def _may_choose(self) -> bool:
         """Return whether there is something to choose from: with thousands that wait, that is not looked up in vain."""
