@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.dashboard.test_api import population
+from tests.dashboard.test_populations import population
 from tests.runs.small_runs import TINY
 from tests.service.pretending import PretendingExecutor, begin, keep, pretending, score
 from tests.tune.conftest import GOOD, crown
