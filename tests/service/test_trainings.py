@@ -21,7 +21,16 @@ from tests.contracts.queue import job as any_job
 from tests.runs.small_runs import assert_equal_runs, one_thread  # noqa: F401
 from tests.service.conftest import is_saved, submit
 from velodrome import cli
-from velodrome.errors import ConfigError, LearningError, OutOfMemoryError, RunLockedError, StoreError, WriteError
+from velodrome.errors import (
+    ConfigError,
+    JobError,
+    LearningError,
+    OutOfMemoryError,
+    RunError,
+    RunLockedError,
+    StoreError,
+    WriteError,
+)
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.machine import disk
 from velodrome.runs.store.store import open_store
@@ -293,6 +302,19 @@ def test_a_service_turns_to_the_file_that_has_replaced_its_store(service):
     assert len(service.queue.services()) == 1
 
 
+def test_who_waits_is_told_that_the_service_of_the_program_has_ended(tmp_path):
+    def lost() -> None:
+        raise RunError("The head of the Ray cluster does not answer.")
+
+    there = Resources(cores=1, memory=2**33)
+    lost_cluster = SimpleNamespace(machine="m|b|p", resources=lambda: there, prepare=lost, close=lambda: None)
+    with vd.AgentTrainingService(tmp_path / "runs", executor=lost_cluster) as service:
+        job = submit(service)
+        with pytest.raises(JobError, match="has ended, and nothing carries out its trainings: The head of the Ray"):
+            service.wait(job, seconds=20.0)
+    assert service.job(job).status == "waiting"
+
+
 def test_who_cannot_write_a_sign_of_life_because_the_disk_is_full_is_not_blamed(service, monkeypatch):
     job = submit(service)
     service.queue.claim("s", service.executor.machine, lambda waiting: [Choice(each) for each in waiting.jobs])
@@ -409,7 +431,6 @@ def test_a_training_that_began_while_somebody_drained_saves_and_stops_too(servic
 
 
 def test_a_training_that_cannot_fit_is_refused_at_once(service):
-    from velodrome.errors import JobError
 
     with pytest.raises(JobError, match="can never begin: it needs 99 cores, and the budget has 3 cores"):
         submit(service, cores=99)
