@@ -431,7 +431,6 @@ def test_a_training_that_began_while_somebody_drained_saves_and_stops_too(servic
 
 
 def test_a_training_that_cannot_fit_is_refused_at_once(service):
-
     with pytest.raises(JobError, match="can never begin: it needs 99 cores, and the budget has 3 cores"):
         submit(service, cores=99)
     assert service.list() == []
