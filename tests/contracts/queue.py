@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -13,9 +12,10 @@ import pytest
 
 from velodrome.errors import JobError, LeaseLostError
 from velodrome.runs.folder import LEASE
+from velodrome.runs.machine.disk import NO_ROOM
 from velodrome.runs.store.rows import MetricRow, RunRecord
 from velodrome.runs.store.store import SqlStore
-from velodrome.service.job import ENDS, Job
+from velodrome.service.job import ENDS, LONGEST_PAUSE, Job
 from velodrome.service.queue import Choice, Queue, Waiting
 
 HERE = "here|boot|pid"
@@ -189,7 +189,8 @@ class QueueContract:
         after = queue.end("ab12cd34", attempt + 1, kind, "again.", 0, most_memory=2**50)
         assert (after.status, after.ended) == ("failed", kind)
         assert after.message == f"again. Tried {attempt + 1} times."
-        assert all(later > 1.5 * earlier > 0 for earlier, later in itertools.pairwise(pauses))
+        growing = [min(1.5 * pause, 0.9 * LONGEST_PAUSE) for pause in pauses]
+        assert all(later > least > 0 for least, later in zip(growing, pauses[1:], strict=False))
 
     @pytest.mark.parametrize("kind", ["error", "not_a_number"])
     def test_the_faults_of_code_are_not_retried(self, queue, begun, kind):
@@ -281,6 +282,26 @@ class QueueContract:
         with pytest.raises(JobError, match="waits for its turn"):
             queue.resume("second")
 
+    def test_who_waits_says_that_there_is_no_room_as_long_as_there_is_none(self, queue):
+        for number, about in enumerate(({}, {"status": "paused"}, {"message": "its process is gone"})):
+            queue.submit(job(f"{number:08d}", **about))
+        full = f"{NO_ROOM}/runs has less than 256 MiB left."
+        queue.hold(full)
+        mark = queue.waiting_mark()
+        queue.hold(full)  # changes nothing, so that nobody looks again
+        assert queue.waiting_mark() == mark
+        assert {each.id: each.message for each in queue.jobs()} == {"00000000": full, "00000001": "", "00000002": full}
+        assert [each.lacks_room for each in sorted(queue.jobs(), key=lambda one: one.id)] == [True, False, True]
+        queue.submit(job("00000003", message="its process is gone"))
+        queue.hold("")
+        assert sorted(each.message for each in queue.jobs()) == ["", "", "", "its process is gone"]
+
+    def test_who_ended_for_want_of_room_says_so_until_there_is_some(self, queue, begun):
+        queue.end(begun.id, 1, "no_room", "OSError: [Errno 28] No space left on device", 0)
+        assert queue.job(begun.id).lacks_room
+        queue.hold("")
+        assert (queue.job(begun.id).lacks_room, queue.job(begun.id).message) == (False, "")
+
     def test_draining_asks_all_that_run_and_is_an_event(self, queue, begun):
         first = queue.last_event
         assert [found.id for found in queue.drain()] == [begun.id]
@@ -299,6 +320,17 @@ class QueueContract:
             ("ended", "ValueError: no"),
         ]
         assert queue.events(begun.id)[-1].data == {"attempt": 1, "end": "error", "steps": 64}
+
+    def test_a_clock_that_is_put_back_delays_no_retry_and_keeps_no_service_that_is_gone(
+        self, queue, begun, monkeypatch
+    ):
+        queue.enter_service("one", HERE, "7:1", {"cores": 2})
+        queue.end(begun.id, 1, "machine_lost", "gone", 0)
+        assert claim(queue) == []
+        before = time.time() - 86_400.0
+        monkeypatch.setattr("velodrome.service.queue.time.time", lambda: before)
+        assert queue.services() == []
+        assert [found.attempt for found in claim(queue)] == [2]
 
     def test_services_are_known_while_they_live(self, queue):
         queue.enter_service("one", HERE, "7:1", {"cores": 2})

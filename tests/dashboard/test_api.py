@@ -14,7 +14,9 @@ from tests.runs.test_old_runs import DQN, PORTFOLIO, PPO
 from velodrome.dashboard.answers import Stretch
 from velodrome.dashboard.api import ENDPOINTS
 from velodrome.dashboard.curves import Kept, curve
+from velodrome.runs.folder import RunFolder
 from velodrome.runs.store.rows import EvaluationRow, RunRecord
+from velodrome.runs.store.store import open_store, store_file
 from velodrome.tune.study import Studies, Study
 from velodrome.tune.trial import COMPLETE, FAILED, PRUNED, Outcome, Trial
 
@@ -58,6 +60,20 @@ def test_a_run_that_was_added_or_changed_is_seen(serve):
     assert look()["result"]["value"] == 0.5
     store.add_evaluations("ab12cd34", [EvaluationRow(10, "test", "return", 0.25)])
     assert look()["result"]["value"] == 0.25
+
+
+def test_a_store_that_another_file_has_replaced_is_the_one_that_is_shown(serve):
+    client = serve()
+    client.site.store.create_run(RunRecord("ab12cd34", "one", "/nowhere"))
+    for file in client.site.folder.glob("velodrome.db*"):
+        file.rename(file.with_name(f"before-{file.name}"))
+    client.site.index._looked = -math.inf
+    assert client.get("/api/runs")["total"] == 1  # as it was; nobody makes an empty one for looking
+    assert not store_file(client.site.folder).exists()
+    with open_store(client.site.folder) as store:
+        store.create_run(RunRecord("00000002", "two", "/nowhere"))
+    client.site.index._looked = -math.inf
+    assert [line["name"] for line in client.get("/api/runs")["runs"]] == ["two"]
 
 
 @pytest.mark.parametrize("identity", ["ffffffff", "0000", "latest", "../x", "0000000", "00000001x", "0" * 65])
@@ -554,3 +570,11 @@ def test_a_result_has_its_baseline_however_many_agents_it_is_of(tmp_path):
         told = ("a" * 8, name, home.parent, "trading", "ppo", 0, "finished", "finished", 1, 1, 0.0, 0.0, "", "", "test")
         lines.append(RunLine(*told, result=about))
     assert [_baseline(line)["value"] for line in lines] == [0.25] * 4
+
+
+def test_a_run_of_the_service_shows_no_command_that_nobody_can_type(serve):
+    client = serve()
+    folder = RunFolder.create(client.site.folder, "one", command=["python", "-m", "velodrome.service.worker"])
+    client.site.store.create_run(RunRecord(folder.id, "one", str(folder.path), "trading", "ppo", "finished"))
+    client.site.index._looked = -math.inf
+    assert client.get(f"/api/runs/{folder.id}")["command"] == ""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 
+from tests.contracts.queue import job
 from tests.dashboard.conftest import HOSTILE
 from tests.runs.test_old_runs import DQN
 from velodrome.runs.config.sections import HELD_OUT
+from velodrome.runs.machine.disk import NO_ROOM
 from velodrome.runs.report.listing import CHOOSING
 from velodrome.runs.store.rows import EvaluationRow, MetricRow, RunRecord
 
@@ -48,6 +50,19 @@ def test_the_block_that_a_fold_leaves_out_is_no_test(serve):
     (own,) = (line for line in lines if "+875.0%" in line)
     assert heading.index(CHOOSING) > heading.index("out of sample")
     assert own.index("+875.0%") > heading.index(CHOOSING)
+
+
+def test_top_says_why_what_is_next_does_not_begin(serve):
+    from rich.console import Console
+
+    from velodrome.dashboard.top import look, page
+
+    client = serve()
+    client.site.queue.submit(job("00000001", name="one"))
+    client.site.queue.submit(job("00000002", name="two", created=200.0, message=f"{NO_ROOM}/runs is full."))
+    screen = Console(width=160, record=True, file=io.StringIO())
+    screen.print(page(look(client.site), 24, whole=True))
+    assert "next one, two (waiting for disk space)" in screen.export_text()
 
 
 def test_top_shows_the_return_of_an_account_in_per_cent_and_sums_of_rewards_as_numbers(serve):

@@ -62,6 +62,12 @@ def test_two_runs_of_one_name_and_second_have_folders_of_their_own(tmp_path):
     assert len({run.path for run in runs}) == len({run.id for run in runs}) == 20
 
 
+def test_a_run_whose_folder_was_named_before_it_began_was_made_when_it_began(tmp_path):
+    folder = RunFolder.create(tmp_path, identity="ab12cd34", moment=1e9)
+    assert folder.path.name == "run-20010909-014640-ab12cd34"
+    assert abs(folder.candidate.created - time.time()) < 60.0
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "-flag", "a b", "é", "x" * 101, "a\n"])
 def test_a_name_that_is_no_good_folder_is_refused(tmp_path, name):
     with pytest.raises(ConfigError, match="a run's name is"):

@@ -68,7 +68,7 @@ def test_slurms_signal_saves_and_the_training_goes_on_in_another_job(tmp_path):
 
     made = SlurmExecutor(tmp_path, 1, "local")
     service = AgentTrainingService(tmp_path, executor=made)
-    told = settings(steps=12_800, **{"checkpoint.every_steps": 1_000_000})
+    told = settings(steps=640_000, **{"checkpoint.every_steps": 1_000_000})
     job = service.submit("smoke", evaluate=False, **told)
     serving = threading.Thread(target=service.run, daemon=True)
     serving.start()

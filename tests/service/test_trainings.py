@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
@@ -16,16 +17,30 @@ import pytest
 
 import velodrome as vd
 from tests.contracts.executor import ExecutorContract, waited_for
+from tests.contracts.queue import job as any_job
 from tests.runs.small_runs import assert_equal_runs, one_thread  # noqa: F401
 from tests.service.conftest import is_saved, submit
 from velodrome import cli
-from velodrome.errors import ConfigError, LearningError, OutOfMemoryError, RunLockedError
+from velodrome.errors import (
+    ConfigError,
+    JobError,
+    LearningError,
+    OutOfMemoryError,
+    RunError,
+    RunLockedError,
+    StoreError,
+    WriteError,
+)
 from velodrome.runs.config.files import load_run_config
+from velodrome.runs.machine import disk
+from velodrome.runs.store.store import open_store
 from velodrome.runs.together import processes
 from velodrome.service.budget import Budget, Gpu, Resources
 from velodrome.service.executor import LocalExecutor
 from velodrome.service.job import Job
+from velodrome.service.listing import status_of
 from velodrome.service.machine import handle_of, kill_session, session_processes, started_at
+from velodrome.service.queue import Choice, Queue
 from velodrome.service.scheduler import CALM_SECONDS, TICK_SECONDS, Patience, Scheduler
 from velodrome.service.worker.task import Task
 from velodrome.service.worker.trainer import kind_of
@@ -220,6 +235,10 @@ def test_a_training_with_no_less_to_go_on_with_is_out_of_memory_and_tried_once_m
         (MemoryError(), "out_of_memory"),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "out_of_memory"),
         (OutOfMemoryError("memory ran out with 1 environments, and the training needs 1."), "out_of_memory"),
+        (WriteError("metrics.jsonl: cannot be written", OSError(errno.ENOSPC, "no room")), "no_room"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "no_room"),
+        (StoreError("runs.db: OperationalError: database or disk is full"), "no_room"),
+        (OSError(errno.EFBIG, "File too large"), "error"),
         (LearningError("Learning broke at step 64"), "not_a_number"),
         (RunLockedError("another process trains it"), "machine_lost"),
         (ConfigError("they take 8 GB, out of memory"), "error"),
@@ -232,6 +251,77 @@ def test_errors_are_of_the_kind_that_says_what_becomes_of_the_training(error, ki
     later = RuntimeError("while it was written down")
     later.__context__ = error
     assert kind_of(later) == kind
+
+
+def test_a_log_that_a_full_disk_does_not_take_hides_nothing(service, broken):
+    job = service.submit({}, evaluate=False, **broken("raise"))
+    service.log_path(job).parent.mkdir()
+    service.log_path(job).symlink_to("/dev/full")
+    job = ended(service.__enter__(), job)
+    assert (job.ended, "the price was nought" in job.message) == ("error", True), job.message
+
+
+def test_nothing_begins_without_room_on_the_disk_and_jobs_say_so_until_there_is_some(service, monkeypatch):
+    free = [2**20]
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: SimpleNamespace(total=2**40, free=free[0]))
+    job, told, started = submit(service), [], []
+    there = Resources(cores=1, memory=2**33)
+    other = SimpleNamespace(
+        machine="m|b|p", resources=lambda: there, prepare=lambda: None, start=started.append, poll=lambda *about: True
+    )
+    scheduler = Scheduler(service.queue, other, service.folder, tell=told.append)
+    for _ in range(3):
+        scheduler.tick()
+    assert (started, len(told)) == ([], 1)
+    assert f"no room on the disk: {service.folder} has less than 256 MiB left." in told[0]
+    assert told[0].endswith(service.job(job).message)
+    assert status_of(service.job(job)) == "waiting for disk space"
+    free[0] = 2**30
+    scheduler._nothing_at = None  # a second has passed
+    scheduler.tick()
+    assert [task.job for task in started] == [job.id]
+    assert service.job(job).message == ""
+
+
+def test_a_service_turns_to_the_file_that_has_replaced_its_store(service):
+    there, told, started = Resources(cores=1, memory=2**33), [], []
+    other = SimpleNamespace(
+        machine="m|b|p", resources=lambda: there, prepare=lambda: None, start=started.append, poll=lambda *about: True
+    )
+    scheduler = Scheduler(service.queue, other, service.folder, tell=told.append)
+    scheduler.tick()
+    for file in service.folder.glob("velodrome.db*"):
+        file.rename(file.with_name(f"before-{file.name}"))
+    with pytest.raises(StoreError, match="is gone"):
+        scheduler.tick()
+    with open_store(service.folder) as store:
+        Queue(store).submit(any_job())
+    scheduler.tick()
+    assert [task.job for task in started] == ["ab12cd34"]
+    assert "was replaced" in told[0]
+    assert len(service.queue.services()) == 1
+
+
+def test_who_waits_is_told_that_the_service_of_the_program_has_ended(tmp_path):
+    def lost() -> None:
+        raise RunError("The head of the Ray cluster does not answer.")
+
+    there = Resources(cores=1, memory=2**33)
+    lost_cluster = SimpleNamespace(machine="m|b|p", resources=lambda: there, prepare=lost, close=lambda: None)
+    with vd.AgentTrainingService(tmp_path / "runs", executor=lost_cluster) as service:
+        job = submit(service)
+        with pytest.raises(JobError, match="has ended, and nothing carries out its trainings: The head of the Ray"):
+            service.wait(job, seconds=20.0)
+    assert service.job(job).status == "waiting"
+
+
+def test_who_cannot_write_a_sign_of_life_because_the_disk_is_full_is_not_blamed(service, monkeypatch):
+    job = submit(service)
+    service.queue.claim("s", service.executor.machine, lambda waiting: [Choice(each) for each in waiting.jobs])
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: SimpleNamespace(total=2**40, free=0))
+    scheduler = Scheduler(service.queue, service.executor, service.folder)
+    scheduler._give_up(service.job(job), alive=True, stopped=True)
+    assert (service.job(job).status, service.job(job).ended) == ("waiting", "no_room")
 
 
 def test_a_hang_is_a_stall_and_is_retried(serving, broken):
@@ -341,8 +431,6 @@ def test_a_training_that_began_while_somebody_drained_saves_and_stops_too(servic
 
 
 def test_a_training_that_cannot_fit_is_refused_at_once(service):
-    from velodrome.errors import JobError
-
     with pytest.raises(JobError, match="can never begin: it needs 99 cores, and the budget has 3 cores"):
         submit(service, cores=99)
     assert service.list() == []

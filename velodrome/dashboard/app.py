@@ -44,7 +44,7 @@ SHELL = "index.html"
 BASE = '<base href="/">'
 PAGES = (
     *("/", "/runs", "/runs/{id}", "/compare", "/studies", "/studies/{name}", "/champions", "/champions/{name}"),
-    *("/data", "/data/{id}", "/benchmarks", "/benchmarks/{id}", "/new", "/jobs", "/jobs/{id}"),
+    *("/data", "/data/{id}", "/benchmarks", "/benchmarks/{id}", "/new", "/jobs", "/jobs/{id}", "/populations/{name}"),
 )
 TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".woff2": "font/woff2", ".map": "application/json"}
 TEXT = ("text/", "application/json", "image/svg")

@@ -66,7 +66,13 @@ class RunLine:
         """Return it in plain values."""
         hidden = ("folder", "noted", "final_split", "members", "data_hash")
         found = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in hidden}
-        return {**found, "seeds": max(1, len(self.members))}
+        return {**found, "seeds": max(1, len(self.members)), "score": self.score}
+
+    @property
+    def score(self) -> float | None:
+        """The number that its last result comes to."""
+        last = self.result or self.held_out
+        return None if last is None else last["value"]
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,8 @@ class RunIndex:
     # Looking
 
     def _look(self) -> None:
+        if self._store.is_replaced and Path(self._store.place).is_file():
+            self._store.close()  # it is opened again, at the file that has its place now
         mark = file_mark(store_file(self._folder)) if self._is_file else None
         if mark is None or mark != self._mark:
             self._snapshot = self._store.read(self._read)

@@ -26,7 +26,7 @@ MACHINE_SECONDS = 4.0
 KEEP_ALIVE = 15.0  # seconds
 MISSED = 500  # events that are sent again to somebody who was away; more are not worth it
 RETRY = 2000  # milliseconds after which a browser connects again
-OF_A_RUN = ("id", "status", "steps", "total_steps", "updated", "steps_per_second")
+OF_A_RUN = ("id", "status", "steps", "total_steps", "updated", "steps_per_second", "score")
 KINDS = ("machine", "runs", "jobs", "studies")
 
 log = logging.getLogger("velodrome.dashboard")

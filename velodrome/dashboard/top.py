@@ -184,7 +184,8 @@ def _left(line: Mapping[str, Any]) -> str:
 
 def _queue(queue: Mapping[str, Any]) -> Text:
     counts = ", ".join(f"{queue[name]:,} {name}" for name in ("waiting", "running", "paused", "failed"))
-    following = ", ".join(_short(job["name"]) for job in queue["next"][:3])
+    why = [f" ({job['shown']})" if job["shown"] != job["status"] else "" for job in queue["next"][:3]]
+    following = ", ".join(_short(job["name"]) + told for job, told in zip(queue["next"], why, strict=False))
     return Text(f"queue: {counts}" + (f"; next {following}" if following else ""))
 
 

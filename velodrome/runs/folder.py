@@ -111,7 +111,8 @@ class RunFolder:
         command: words of the command; those of this process if not given.
         group: id of the group of training seeds that the run is a member of; `root` is then the group's folder.
         lineage: whose child it is, as `lineage_entry` says it.
-        identity, moment: its id and when it was made, in seconds since 1970, if somebody has noted them before.
+        identity, moment: its id, and the moment in the folder's name, in seconds since 1970, if somebody has noted them
+            before: a training that waits for its turn has both long before it begins.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ConfigError(
@@ -119,9 +120,9 @@ class RunFolder:
                 "a digit, because it becomes a folder's."
             )
         root = here(root)
-        now = datetime.now(UTC) if moment is None else datetime.fromtimestamp(moment, UTC)
+        now = datetime.now(UTC)
         identity = new_identity() if identity is None else identity
-        path = root / folder_name(name, now.timestamp(), identity)
+        path = root / folder_name(name, now.timestamp() if moment is None else moment, identity)
         try:
             (path / "evaluation").mkdir(parents=True)
             if (seeds or {}).get("count", 1) == 1:  # those of a group are its members'
@@ -309,17 +310,17 @@ class RunFolder:
             handler.close()
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, what: str = "run") -> Iterator[None]:
         """Keep other processes from training this run; the system holds the lock, so it ends with the process."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             descriptor = os.open(self.path / "lock", flags, 0o644)
         except OSError as error:
             raise RunError(
-                f"{self.path / 'lock'}: cannot be written ({error.strerror}). Remove it if no process trains the run."
+                f"{self.path / 'lock'}: cannot be written ({error.strerror}). Remove it if nobody trains the {what}."
             ) from error
         try:
-            self._take(descriptor)
+            self._take(descriptor, what)
             holder = {"pid": os.getpid(), "host": machine()["host"], "since": datetime.now(UTC).isoformat()}
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(holder).encode(), 0)
@@ -327,23 +328,23 @@ class RunFolder:
         finally:
             os.close(descriptor)
 
-    def _take(self, descriptor: int) -> None:
+    def _take(self, descriptor: int, what: str) -> None:
         # Under a service, a process whose work was given away may take a while to notice.
         deadline = time.monotonic() + (LEASED_SECONDS if LEASE in os.environ else PROBE_SECONDS)
         while not _locked_now(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
-                raise RunLockedError(f"{self.path.name}: {self._told_holder()}")
+                raise RunLockedError(f"{self.path.name}: {self._told_holder(what)}")
             time.sleep(0.02)
 
-    def _told_holder(self) -> str:
+    def _told_holder(self, what: str) -> str:
         import psutil
 
         try:
             holder = read_json(self.path / "lock")
             pid, host, since = int(holder["pid"]), str(holder["host"]), str(holder["since"])[:19]
         except (OSError, ValueError, TypeError, KeyError):
-            return "another process is training this run. Wait for it, or stop it."
-        told = f"process {pid} on {host} has been training this run since {since} UTC"
+            return f"another process is training this {what}. Wait for it, or stop it."
+        told = f"process {pid} on {host} has been training this {what} since {since} UTC"
         if host == machine()["host"] and not psutil.pid_exists(pid):
             return (
                 f"{told} and is gone, but a process that it started still holds the lock. "

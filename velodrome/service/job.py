@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from velodrome.errors import ConfigError
+from velodrome.runs.machine.disk import NO_ROOM
 
 STATUSES = ("waiting", "running", "paused", "finished", "cancelled", "failed")
 OVER = ("finished", "cancelled", "failed")
@@ -33,6 +34,7 @@ ENDS = {
     "error": End("error in the code or the settings", 0),
     "not_a_number": End("learning broke: not a number", 0),
     "out_of_memory": End("out of memory", 3),
+    "no_room": End("no room on the disk", 20),  # two hours of pauses: a quota is not seen before it is used up
     "stalled": End("stalled", 2),
     "machine_lost": End("machine or process lost", 5),
     "preempted": End("preempted", None, pauses=False),
@@ -87,6 +89,12 @@ class Job:
     def is_over(self) -> bool:
         """Whether nothing more will happen by itself."""
         return self.status in OVER
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether it waits for room on the disk, as it was told or as its last attempt ended."""
+        ended_so = self.ended == "no_room" and bool(self.message)
+        return self.status == "waiting" and (ended_so or self.message.startswith(NO_ROOM))
 
     @property
     def total_steps(self) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.runs.live.progress import compact
 from velodrome.runs.machine.use import bytes_text
 from velodrome.runs.report.listing import NOTHING, age
-from velodrome.service.job import ENDS, Job
+from velodrome.service.job import ENDS, LONGEST_PAUSE, Job
 from velodrome.service.queue import Event
 
 if TYPE_CHECKING:
@@ -38,8 +38,10 @@ def status_of(job: Job) -> str:
         return f"failed: {ENDS[job.ended].told}"
     if job.status == "running" and job.wanted:
         return {"pause": "pausing", "cancel": "cancelling"}.get(job.wanted, "saving")
-    if job.status == "waiting" and job.not_before > time.time():
-        return f"tried again in {job.not_before - time.time():.0f} s"
+    if job.lacks_room:
+        return "waiting for disk space"
+    if job.status == "waiting" and 0.0 < (left := job.not_before - time.time()) <= LONGEST_PAUSE:
+        return f"tried again in {left:.0f} s"
     return job.status
 
 

@@ -12,10 +12,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from velodrome.errors import JobError, LeaseLostError, did_you_mean
+from velodrome.runs.machine.disk import NO_ROOM
 from velodrome.runs.store.fence import RUNNING
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore
-from velodrome.service.job import ENDS, FIELDS, OVER, Job, legal_priority, pause_before
+from velodrome.service.job import ENDS, FIELDS, LONGEST_PAUSE, OVER, Job, legal_priority, pause_before
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
@@ -270,7 +271,9 @@ class Queue:
 
     def services(self) -> list[Mapping[str, Any]]:
         """Return the services that were heard of lately."""
-        query = self._services.select().where(self._services.c.updated > time.time() - ALIVE_SECONDS)
+        now, heard = time.time(), self._services.c.updated
+        # One that was heard of later than now is from before the clock was put back; it says anew that it is there.
+        query = self._services.select().where(heard > now - ALIVE_SECONDS, heard < now + ALIVE_SECONDS)
         return [dict(row._mapping) for row in self.store.read(lambda connection: connection.execute(query).all())]
 
     # Carrying out
@@ -322,7 +325,10 @@ class Queue:
 
         jobs = self._jobs
         rows = jobs.select().with_only_columns(*self._least)
-        ready = rows.where(jobs.c.status == "waiting", jobs.c.not_before <= time.time())
+        now = time.time()
+        # Further away than any pause: the clock was put back since.
+        due = (jobs.c.not_before <= now) | (jobs.c.not_before > now + LONGEST_PAUSE)
+        ready = rows.where(jobs.c.status == "waiting", due)
         here = rows.where(jobs.c.status == RUNNING, jobs.c.machine == machine)
         served = select(jobs.c.owner, func.max(jobs.c.started)).group_by(jobs.c.owner)
         waiting, running = ([_job(row) for row in connection.execute(query)] for query in (ready, here))
@@ -386,10 +392,18 @@ class Queue:
 
         return self.store.write(end)
 
-    def tell(self, job: str, message: str) -> None:
-        """Let a job that waits say why it does."""
-        same = (self._jobs.c.id == job) & (self._jobs.c.status == "waiting") & (self._jobs.c.message != message)
-        values = self._jobs.update().where(same).values(message=message)
+    def hold(self, why: str) -> None:
+        """Let all jobs that wait say that there is no room for them; '': let none of them say so any more."""
+        from sqlalchemy import true
+
+        jobs = self._jobs
+        says_so = jobs.c.message.startswith(NO_ROOM, autoescape=True) | (jobs.c.ended == "no_room")
+        others = (jobs.c.message != why) & (says_so if not why else true())
+        meant = (jobs.c.status == "waiting") & others
+        first = jobs.select().with_only_columns(jobs.c.id).where(meant).limit(1)
+        if self.store.read(lambda connection: connection.execute(first).first()) is None:
+            return  # without a lock: this is asked again and again
+        values = jobs.update().where(meant).values(message=why, updated=time.time())
         self.store.write(lambda connection: connection.execute(values))
 
     # Rows

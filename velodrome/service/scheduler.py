@@ -17,6 +17,7 @@ from pathlib import Path
 
 from velodrome.errors import BucketError, JobError, LeaseLostError, StoreError
 from velodrome.runs.bucket.place import bring, here
+from velodrome.runs.machine.disk import why_no_room
 from velodrome.service.budget import Budget, choose, why_never
 from velodrome.service.executor import Executor
 from velodrome.service.job import ENDS, Job
@@ -84,6 +85,7 @@ class Scheduler:
         self._first_event = queue.last_event  # older requests to drain are not meant for this service
         self._told: dict[str, str] = {}
         self._problem = ""
+        self._held: str | None = None  # why nothing begins for want of room, '' if it does; None: nobody has looked
         self._mark: tuple[object, ...] = (0,)  # of the jobs that wait, whose number is first, and run
         self._is_calm = False  # nothing waits, and no study is about to begin something
         self._nothing_at: tuple[tuple[object, ...], float] | None = (
@@ -121,6 +123,7 @@ class Scheduler:
 
     def tick(self) -> None:
         """Do once all that is to be done now."""
+        self._follow_store()
         self._give_up_lost()  # first, because who is frozen may hold the store
         if time.monotonic() - self._entered_at >= ENTER_SECONDS:
             self._enter()
@@ -133,11 +136,23 @@ class Scheduler:
         more = False if self.draining else bool(self.beside())
         may_choose = not self.draining and self._may_choose()
         self._is_calm = not (more or self.draining or self.study is not None or self._mark[0])
-        if may_choose:
+        if may_choose and self._has_room():
             begun = self.queue.claim(self.id, self.executor.machine, self._choose)
             self._nothing_at = None if begun else (self._mark, time.monotonic())
             for job in begun:
                 self._start(job)
+
+    def _follow_store(self) -> None:
+        """Turn to the file that has taken the place of the store's: nobody submits to the one before any more."""
+        store = self.queue.store
+        if not store.is_replaced:
+            return
+        if not Path(store.place).is_file():
+            raise StoreError(f"{store.place}: is gone. Put it back, or submit a training, which makes a new one.")
+        store.close()
+        self._seen.clear()
+        self._entered_at, self._first_event, self._nothing_at = 0.0, self.queue.last_event, None
+        self.tell(f"warning: {store.place}: was replaced; what waited in the file before has to be submitted again")
 
     def _may_choose(self) -> bool:
         """Return whether there is something to choose from: with thousands that wait, that is not looked up in vain."""
@@ -148,6 +163,18 @@ class Scheduler:
         if self._nothing_at is None or self._nothing_at[0] != self._mark:
             return True
         return time.monotonic() - self._nothing_at[1] > AGAIN_SECONDS
+
+    def _has_room(self) -> bool:
+        """Return whether the disk of the runs has room for what begins; if not, jobs that wait say so."""
+        why = why_no_room(here(self.root)) or ""
+        if why or self._held != why:
+            self.queue.hold(why)
+        if why and why != self._held:
+            self.tell(f"warning: nothing begins: {why}")
+        if why:
+            self._nothing_at = (self._mark, time.monotonic())
+        self._held = why
+        return not why
 
     def _enter(self) -> None:
         self.budget = self.given.within(self.executor.resources())
@@ -261,6 +288,8 @@ class Scheduler:
         elif alive is None:
             what = f"its process on {host} {seconds}" if job.process else f"it did not begin on {host} in time"
             self._end(job, "machine_lost", what, beat=job.beat)
+        elif stopped and (full := why_no_room(here(self.root))):  # what it could not write was its sign of life
+            self._end(job, "no_room", full)
         elif stopped:
             self._end(job, "stalled", f"its process {seconds}: it was frozen, or the machine is overloaded")
         else:

@@ -83,6 +83,7 @@ class AgentTrainingService:
         self.queue = Queue(self.store)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._failed: BaseException | None = None  # what ended it
         self._scheduler = ""  # id of the last one
 
     # Asking for trainings
@@ -281,6 +282,10 @@ class AgentTrainingService:
             chosen = [job for job in chosen if not (job.is_over or job.status == "paused")]
             if deadline is not None and time.monotonic() > deadline:
                 return
+            if chosen and self._failed is not None:
+                raise JobError(
+                    f"the service of this program has ended, and nothing carries out its trainings: {self._failed}"
+                ) from self._failed
             if chosen:
                 time.sleep(LOOK_SECONDS)
 
@@ -377,9 +382,16 @@ class AgentTrainingService:
 
     def __enter__(self) -> AgentTrainingService:
         self._stop.clear()
-        self._thread = threading.Thread(target=self.run, name="velodrome service", daemon=True)
+        self._failed = None
+        self._thread = threading.Thread(target=self._serve, name="velodrome service", daemon=True)
         self._thread.start()
         return self
+
+    def _serve(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:  # whoever waits for trainings is told
+            self._failed = error
 
     def __exit__(self, *error: object) -> None:
         self.stop()

@@ -242,9 +242,13 @@ def _carry_out(
     """Serve the trainings of a study in a thread, and show how it goes."""
     failed: list[BaseException] = []
 
+    def tell(text: str) -> None:
+        if text.startswith("warning:") and mode in ("live", "plain"):  # such as why nothing begins
+            console.print(text, soft_wrap=True, highlight=False, markup=False)
+
     def serve() -> None:
         try:
-            service.run(beside=keeper.advance, study=keeper.study.id, tell=lambda text: None)
+            service.run(beside=keeper.advance, study=keeper.study.id, tell=tell)
         except BaseException as error:
             failed.append(error)
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from velodrome.tables.market import Market
 
 FILE, RETURNS = "trial.json", "trial-returns.npy"
-POPULATION = "population.json"  # beside the folders of its members
 PER_BAR = "sharpe_per_bar"
 SECONDS = "seconds"  # that a training took, without those in the queue; of studies that know them
 KEPT = "kept_what_it_was_taught"  # 1 in the figures of a training that learnt nothing better

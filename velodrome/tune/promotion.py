@@ -33,8 +33,9 @@ from velodrome.tables.hashing import bars_of, price_hash
 from velodrome.tune.champions.frozen import Champion, freeze
 from velodrome.tune.champions.hooks import Hooks
 from velodrome.tune.champions.registry import HOOK_FAILED, PROMOTED, REFUSED, Record, Registry, check_name, enter, note
-from velodrome.tune.outcome import FREE, POPULATION, read_returns
+from velodrome.tune.outcome import FREE, read_returns
 from velodrome.tune.overfitting import Overfitting, cscv, distinct
+from velodrome.tune.population.kept import FILE as POPULATION
 from velodrome.tune.study import Studies, Study, StudyError
 from velodrome.tune.verdict import chosen_among
 from velodrome.writing import replacing

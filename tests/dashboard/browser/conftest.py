@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.dashboard.test_populations import population
 from tests.runs.small_runs import TINY
 from tests.service.pretending import PretendingExecutor, begin, keep, pretending, score
 from tests.tune.conftest import GOOD, crown
@@ -45,6 +46,7 @@ def lab(tmp_path_factory) -> Lab:
     assert keep(service, study)
     job = next(iter(service.queue.of_study(study.id)))
     service.close()
+    population(folder / "two")
     for _ in range(2):
         crown(run, folder)
     return Lab(folder, run.folder.id, study.name, "trading", str(run.folder.information["data_hash"]), job)

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.queue import job
 from tests.dashboard.browser.conftest import TOKEN, Server, Visitor
 from tests.runs.small_runs import TINY
+from velodrome.runs.store.rows import EvaluationRow, RunRecord
+from velodrome.runs.store.store import open_store
+from velodrome.service.queue import Queue
 
 # Address by name; `{…}` is filled in from the lab. The second part: what such a page shows.
 PAGES = {
@@ -22,6 +26,7 @@ PAGES = {
     "jobs": ("jobs", "Queue"),
     "studies": ("studies", "pretended"),
     "study": ("studies/{study}", "All settings at once"),
+    "population": ("populations/two", "Scores by round"),
     "champions": ("champions", "trading"),
     "champion": ("champions/{champion}", "Lineage"),
     "job": ("jobs/{job}", "What happened"),
@@ -63,6 +68,22 @@ def test_a_stored_benchmark_is_shown(visitor):
     assert not page.locator(".failure").count()
 
 
+def test_a_long_label_of_a_line_is_cut_and_a_short_one_stays(visitor):
+    visitor.see("")
+    found = visitor.page.evaluate(
+        """async () => {
+            const { shortened } = await import(new URL("static/charts/marks.js", document.baseURI));
+            const ctx = document.createElement("canvas").getContext("2d");
+            const long = shortened(ctx, "a-long-name-".repeat(9), 150);
+            return [long, ctx.measureText(long).width, shortened(ctx, "short", 150)];
+        }"""
+    )
+    assert found[0].startswith("a-long-name-")
+    assert found[0].endswith("…")
+    assert 120 < found[1] <= 150
+    assert found[2] == "short"
+
+
 def test_charts_of_a_run_are_drawn(visitor, lab):
     page = visitor.see(address(lab, "result"))
     page.wait_for_selector(".candles canvas")
@@ -88,6 +109,46 @@ def test_buttons_of_a_run_ask_its_job(visitor, lab):
         assert asked.value.url.endswith(f"/api/jobs/{lab.job}/{verb}")
         assert "has finished" in asked.value.json()["error"]["message"]
     page.unroute(f"**/api/runs/{lab.run}")
+
+
+def test_a_run_took_as_long_as_it_trained_however_long_it_waited(visitor, lab):
+    def long_ago(route):
+        found = route.fetch().json()
+        about = {"created": found["created"] - 86_400.0, "steps": 3_000, "mean_steps_per_second": 100.0}
+        route.fulfill(json={**found, **about, "lineage": [{"step": 1_000, "parent": "ab12cd34", "text": "a child"}]})
+
+    page = visitor.page
+    page.route(f"**/api/runs/{lab.run}", long_ago)
+    visitor.see(f"runs/{lab.run}")
+    assert page.locator(".tile:has-text('Trained for') .figure").inner_text() == "20 s"
+    page.unroute(f"**/api/runs/{lab.run}")
+
+
+def test_who_comes_back_to_the_queue_finds_it_as_it_was(visitor, lab):
+    page = visitor.see("jobs?offset=5000")  # there are fewer
+    page.get_by_role("button", name="finished").click()
+    page.wait_for_url("**/jobs?status=finished")
+    page.locator("main td a").first.click()
+    page.wait_for_selector("main[data-page=job]")
+    page.go_back()
+    page.wait_for_selector("main[data-page=jobs]")
+    assert page.locator("button[aria-pressed=true]").inner_text().startswith("finished")
+
+
+def test_a_form_tells_all_that_it_submits_and_refuses_what_is_no_number_of_cores(visitor):
+    page = visitor.see("new")
+    page.get_by_label("Priority", exact=True).fill("3")
+    page.get_by_label("Cores", exact=True).fill("2")
+    page.locator(".command code").get_by_text("--priority 3 --cores 2").wait_for()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url) if request.method == "POST" else None)
+    for wrong in ("", "0", "1.5"):
+        page.get_by_label("Cores", exact=True).fill(wrong)
+        page.get_by_role("button", name="Submit").click()
+        assert page.get_by_label("Cores", exact=True).evaluate(
+            "box => document.activeElement === box && !box.validity.valid"
+        )
+    assert not [url for url in asked if url.endswith("/api/jobs")]
 
 
 def test_a_token_is_entered_by_hand(browser, server):
@@ -382,3 +443,48 @@ def test_a_proxy_prefix_is_kept(browser, lab):
     finally:
         visited.close()
         own.stop()
+
+
+def test_lists_count_and_show_what_has_changed_since_without_a_reload(browser, tmp_path):
+    store = open_store(tmp_path / "runs")
+    store.create_run(RunRecord("ab12cd34", "one", "/nowhere", "trading", "ppo", "running", config={"steps": 100}))
+    queue = Queue(store)
+    queue.submit(job("ab12cd34"))
+    server = Server(tmp_path / "runs")
+    visitor = Visitor(browser, server.link)
+    try:
+        page = visitor.see("jobs")
+        page.locator("button", has_text="waiting 1").wait_for()
+        page.wait_for_function("document.getElementById('connection').dataset.state === 'live'")
+        page.wait_for_timeout(1500)  # it looks once before it tells of changes
+        queue.cancel("ab12cd34")
+        page.locator("button", has_text="cancelled 1").wait_for(timeout=10_000)
+        page = visitor.see("runs")
+        page.locator("button", has_text="running 1").wait_for()
+        store.update_run("ab12cd34", status="finished", steps=100)
+        page.locator("button", has_text="finished 1").wait_for(timeout=10_000)
+        page.wait_for_timeout(2000)
+        store.add_evaluations("ab12cd34", [EvaluationRow(100, "test", "return", 0.25, 0.1, 0.4)])
+        page.locator("td", has_text="+25").wait_for(timeout=10_000)
+        visitor.see("runs/ab12cd34")
+        store.add_evaluations("ab12cd34", [EvaluationRow(100, "test", "return", 0.5, 0.1, 0.9)])
+        page.locator(".tile", has_text="+50").wait_for(timeout=10_000)
+    finally:
+        visitor.close()
+        server.stop()
+        store.close()
+
+
+def test_an_error_of_long_words_stays_within_its_box_and_keeps_its_lines(visitor, lab):
+    def failed(route):
+        route.fulfill(json={**route.fetch().json(), "error": f"Traceback:\n  File\n{'^' * 400}"})
+
+    page = visitor.page
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.route(f"**/api/runs/{lab.run}", failed)
+    visitor.see(f"runs/{lab.run}")
+    box = page.locator(".failure")
+    assert box.evaluate("node => node.scrollWidth <= node.clientWidth")
+    assert box.inner_text().startswith("Traceback:\n  File\n^^^")
+    page.unroute(f"**/api/runs/{lab.run}")
+    page.set_viewport_size({"width": 1280, "height": 900})

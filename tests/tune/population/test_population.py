@@ -13,8 +13,9 @@ from rich.console import Console
 
 import velodrome as vd
 from tests.runs.small_runs import one_thread, tiny  # noqa: F401
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, RunLockedError
 from velodrome.runs.checkpoint import latest_valid
+from velodrome.runs.folder import RunFolder
 from velodrome.runs.run import resume
 from velodrome.tune.outcome import read_returns
 from velodrome.tune.population import population as population_module
@@ -124,6 +125,22 @@ def test_one_that_was_interrupted_goes_on_to_the_same_result(trained, tmp_path, 
     assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
     once_more = train(tmp_path)  # nothing is left to do
     assert once_more.rounds == again.rounds
+
+
+def test_two_processes_do_not_train_one_population_at_once(tmp_path, monkeypatch):
+    """Another process has a lock of its own, as another file that is open here has."""
+
+    def interrupted(run, **options):
+        with pytest.raises(RunLockedError, match=r"^four: process \d+ on .* has been training this population since"):
+            train(tmp_path)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(population_module, "resume", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path)
+    assert RunFolder(tmp_path / "four", "four").is_locked() is False
+    assert len(json.loads((tmp_path / "four" / FILE).read_text())["done"]) == 1
 
 
 def test_a_finished_one_is_read_and_not_tested_again(trained, monkeypatch):

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from velodrome.dashboard.answers import Asked, Download, Encoded, Page, Question, Refusal, Routes, Stretch
+from velodrome.dashboard.api import populations
 from velodrome.dashboard.api.evaluations import official_table, saved_evaluations
 from velodrome.dashboard.api.jobs import content as job_content
 from velodrome.dashboard.api.logs import Part, part_of
@@ -32,6 +33,7 @@ routes = Routes()
 MOST_COMPARED, MOST_RUNS, MOST_NAMES, MOST_CURVES = 64, 256, 64, 1024
 OVER = ("finished", "interrupted", "failed", "killed")
 LAUNCHER = re.compile(r"^python\S* (?:\S*/velodrome|-m velodrome) ")  # by which the command was found
+WORKER = "velodrome.service.worker"
 SPLIT = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$"
 
 
@@ -111,6 +113,7 @@ def show(site: Site, question: Question[Asked]) -> Any:
             for _, row in site.store.lineage(line.id)
         ],
         "children": [{"id": child, "step": row.step} for child, row in site.store.lineage(parent=line.id)],
+        "population": populations.of_run(site, line),
         "job": None if job is None else job_content(job, site),
         "has_log": (line.folder / "log.txt").is_file(),
         "has_folder": (line.folder / INFORMATION).is_file(),
@@ -135,6 +138,8 @@ def _told(line: RunLine, config: dict[str, Any]) -> dict[str, Any]:
     except (OSError, *UNFIT):
         about = {}
     command = LAUNCHER.sub("velodrome ", str(about.get("command") or ""))
+    if WORKER in command:  # the service began it: nobody can type that
+        command = ""
     preset = next((name for name in preset_names() if re.search(rf"\s{re.escape(name)}(\s|$)", command)), None)
     settings = {} if preset is None else preset_settings(preset)
     try:

@@ -17,6 +17,7 @@ const ROUTES = [
   ["jobs/{id}", "job", "jobs"],
   ["studies", "studies", "studies"],
   ["studies/{name}", "study", "studies"],
+  ["populations/{name}", "population", "studies"],
   ["champions", "champions", "champions"],
   ["champions/{name}", "champion", "champions"],
   ["data", "data", "data"],

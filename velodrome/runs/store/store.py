@@ -54,6 +54,7 @@ ADVICE = {
     "SQLITE_CANTOPEN": f"cannot be opened as a file. Is there such a folder, may it be written? Else {OTHERWISE}.",
     "SQLITE_READONLY": f"may not be written. Change its permissions, or {OTHERWISE}.",
     "SQLITE_FULL": "the disk is full. Make room.",
+    "SQLITE_IOERR": "the disk does not take or give what is asked of it. Is it full, or gone? Make room, or try again.",
 }
 
 Result = TypeVar("Result")
@@ -137,7 +138,7 @@ class SqlStore:
         self._home = None if self._file is None else self._file.parent  # what folders are relative to
         try:
             if not self._transact(is_prepared, writing=False):
-                self._write(lambda connection: prepare(connection, self.place))
+                self.write(lambda connection: prepare(connection, self.place))
             self._identity = self._file and identity_of(self._file)
         except StoreError:
             self.close()
@@ -157,7 +158,7 @@ class SqlStore:
                 raise StoreError(f"{self.place}: already has a run {run.id!r}; every run has an id of its own.")
             connection.execute(runs.insert(), {**asdict(run), "folder": self._from_home(run.folder)})
 
-        self._write(add)
+        self.write(add)
 
     def put_run(self, run: RunRecord) -> None:
         """Write a run's whole row, in place of the one that is there."""
@@ -168,7 +169,7 @@ class SqlStore:
             if connection.execute(runs.update().where(runs.c.id == run.id).values(values)).rowcount == 0:
                 connection.execute(runs.insert(), values)
 
-        self._write(put)
+        self.write(put)
 
     def add_member(self, group: str, run: str) -> None:
         """Say that a run is one of the training seeds of a group."""
@@ -178,7 +179,7 @@ class SqlStore:
             connection.execute(members.delete().where(members.c.run == run))
             connection.execute(members.insert(), {"run": run, "of": group})
 
-        self._write(add)
+        self.write(add)
 
     def groups(self) -> dict[str, str]:
         """Return the group of every run that is a member of one."""
@@ -201,7 +202,7 @@ class SqlStore:
         values = {"updated": time.time(), **changes}
         if "folder" in values:
             values["folder"] = self._from_home(values["folder"])
-        self._write(lambda connection: self._change(connection, run, runs.update().values(values)))
+        self.write(lambda connection: self._change(connection, run, runs.update().values(values)))
 
     def find(self, run: str) -> RunRecord | None:
         """Return the row of the run with this id; None if there is none, as for one that was killed too early."""
@@ -260,7 +261,7 @@ class SqlStore:
 
         names = self.read(lambda connection: unfinished(connection, run))
         for name in names:
-            self._write(functools.partial(work, name=name))
+            self.write(functools.partial(work, name=name))
         return bool(names)
 
     def metrics_extent(self, run: str) -> tuple[int, int]:
@@ -376,7 +377,7 @@ class SqlStore:
             if values:
                 connection.execute(table.insert(), values)
 
-        self._write(replace)
+        self.write(replace)
 
     def checkpoints(self, run: str) -> list[CheckpointRow]:
         """Return the checkpoints of a run, oldest step first."""
@@ -409,7 +410,7 @@ class SqlStore:
             old = known.outlines
             connection.execute(old.delete().where(old.c.run == run, old.c.last > steps))
 
-        self._write(forget)
+        self.write(forget)
 
     def forget_metrics(self, run: str) -> None:
         """Remove all numbers of a run, to write them anew."""
@@ -418,11 +419,12 @@ class SqlStore:
             for table in (self._tables.metrics, self._tables.outlines):
                 connection.execute(table.delete().where(table.c.run == run))
 
-        self._write(forget)
+        self.write(forget)
 
     def close(self) -> None:
-        """Close the connections; the store opens them again if it is used again."""
+        """Close the connections; a store that is used again opens them to the file that has its place then."""
         self._engine.dispose()
+        self._identity = self._file and identity_of(self._file)
 
     def __enter__(self) -> SqlStore:
         return self
@@ -487,7 +489,7 @@ class SqlStore:
             if then is not None:
                 then(connection)
 
-        self._write(add)
+        self.write(add)
 
     def _frame(self, query: Executable, schema: dict[str, Any]) -> pl.DataFrame:
         return pl.DataFrame([tuple(row) for row in self._rows(query)], schema=schema, orient="row")
@@ -502,9 +504,6 @@ class SqlStore:
     def write(self, work: Callable[[Connection], Result]) -> Result:
         """Do work in one transaction, which of SQLite's is the only one that writes."""
         return self._transact(work, writing=True)
-
-    def _write(self, work: Callable[[Connection], Any]) -> None:
-        self._transact(work, writing=True)
 
     def _transact(self, work: Callable[[Connection], Result], writing: bool) -> Result:
         """Do work in a transaction; while SQLite answers that others are busy, again from the start."""

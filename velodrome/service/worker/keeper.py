@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from velodrome.errors import BucketError, JobError, LeaseLostError, StoreError, VelodromeError
 from velodrome.runs.bucket.place import Bucket, bring
 from velodrome.runs.interrupts import SIGNALS
+from velodrome.runs.machine.disk import ran_out
 from velodrome.runs.machine.use import bytes_text
 from velodrome.runs.store.fence import Fence
 from velodrome.runs.store.from_folder import members_of
@@ -58,9 +59,10 @@ def keep(task: Task) -> int:
             trainer.set_others_aside(task.root, job)
         except (LeaseLostError, JobError):
             return 1
-        except BucketError as error:  # the machine's fault: another may reach it
+        except (BucketError, OSError) as error:  # the machine's fault: another may reach it
+            kind = "no_room" if ran_out(error) else "machine_lost"
             with contextlib.suppress(LeaseLostError, JobError):
-                _patiently(queue.end)(task.job, task.attempt, "machine_lost", str(error), 0)
+                _patiently(queue.end)(task.job, task.attempt, kind, str(error), 0)
             return 1
         store.close()  # a connection must not be shared with the process that is forked now
         return Keeper(task, job, queue).run()

@@ -16,6 +16,7 @@ import traceback
 import warnings
 from typing import Any
 
+from velodrome.outside.screen import Lasting
 from velodrome.service.machine import handle_of, kill_session
 from velodrome.service.worker.keeper import die_with, keep
 from velodrome.service.worker.task import Task
@@ -107,6 +108,8 @@ def _fork(task: Task, private: tuple[int, ...]) -> int:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for descriptor, place in ((nothing, 0), (output, 1), (output, 2)):
             os.dup2(descriptor, place)
+        # A log that a full disk does not take is no reason to end, nor to keep quiet about how the training ended.
+        sys.stdout, sys.stderr = (Lasting(file, lambda error: None) for file in (sys.stdout, sys.stderr))
         code = keep(task)
     except BaseException:
         traceback.print_exc()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from velodrome.errors import BucketError, LearningError, RunLockedError, VelodromeError, chain
 from velodrome.runs.bucket.place import Bucket
 from velodrome.runs.folder import INFORMATION, folder_name
-from velodrome.runs.machine import memory
+from velodrome.runs.machine import disk, memory
 from velodrome.runs.store.fence import Fence
 from velodrome.runs.store.store import open_store
 from velodrome.service.job import Job
@@ -189,6 +189,8 @@ def kind_of(error: BaseException) -> str:
     """Return which kind of end an error is."""
     if memory.shortage(error) is not None:
         return "out_of_memory"
+    if disk.ran_out(error):
+        return "no_room"
     for one in chain(error):
         if isinstance(one, LearningError):
             return "not_a_number"

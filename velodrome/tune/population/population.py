@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +23,6 @@ from velodrome.bars.summary import Summarised, Summary
 from velodrome.errors import ConfigError, RunError, sentence
 from velodrome.evaluation.sharpe import Trials
 from velodrome.learn.catalog import ALGORITHMS
-from velodrome.outside.files import read_json
 from velodrome.outside.screen import Screen
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
@@ -35,7 +33,7 @@ from velodrome.runs.config.files import GIVEN, Source, load_run_config, load_wit
 from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig, dotted
 from velodrome.runs.evaluate import evaluate as evaluate_run
-from velodrome.runs.folder import folder_name, new_identity
+from velodrome.runs.folder import RunFolder, folder_name, new_identity
 from velodrome.runs.live.display import choose_mode
 from velodrome.runs.run import resume
 from velodrome.runs.store.from_folder import steps_of
@@ -48,8 +46,9 @@ from velodrome.runs.together.processes import (
     worth_apart,
 )
 from velodrome.runs.trained import EPISODES, Run, check_source, run_name
-from velodrome.tune.outcome import PER_BAR, POPULATION, legal_score, played, write
+from velodrome.tune.outcome import PER_BAR, legal_score, played, write
 from velodrome.tune.population.evolution import first_settings, heirs, moved
+from velodrome.tune.population.kept import FILE, Member, best_of, is_judged, rank, read, written
 from velodrome.tune.space import Space, space_of
 from velodrome.vector.argument_checks import checked_count
 from velodrome.writing import replace_text
@@ -63,20 +62,8 @@ if TYPE_CHECKING:
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
-FILE = POPULATION
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 FEWEST, MOST = 2, 1_000  # members
-
-
-@dataclass
-class Member:
-    """One place in the population, in one round."""
-
-    run: str  # name of its folder
-    settings: dict[str, Any]  # that are searched, by key
-    parent: int | None = None  # the place whose state it took over when the round began
-    score: float = math.nan  # on the validation split, when the round was over
-    per_bar: float | None = None  # Sharpe ratio of its bars, where there is an account
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,24 +84,20 @@ class Population(Summarised):
     @property
     def best(self) -> Run:
         """The run that did best on the validation split when its last round was over."""
-        done = [each for each in self.rounds if any(not math.isnan(member.score) for member in each)]
-        if not done:
+        best = best_of(self.rounds)
+        if best is None:
             raise RunError(f"{self.path}: no round is over yet. Call train_population again with its name to go on.")
-        return Run.open(self.path / max(done[-1], key=_rank).run)
+        return Run.open(self.path / best.run)
 
     def summary(self) -> Summary:
         """Return the members of every round, the best first."""
         rows = []
         for number, each in enumerate(self.rounds):
-            for member in sorted(each, key=_rank, reverse=True):
+            for member in sorted(each, key=rank, reverse=True):
                 taken = "" if member.parent is None else self.rounds[number - 1][member.parent].run
                 rows.append((f"{number + 1}", member.run, _told(member.settings), taken, f"{member.score:.4g}"))
         line = f"population of {len(self.rounds[-1])}, round {len(self.rounds)}, {self.status}: {self.path}"
         return Summary(line, ("round", "run", "settings", "taken over from", self.score), tuple(rows))
-
-
-def _rank(member: Member) -> float:
-    return -math.inf if math.isnan(member.score) else member.score
 
 
 def _told(settings: Mapping[str, Any]) -> str:
@@ -281,41 +264,44 @@ class Carrier:
         return tuple(map(tuple, self.done))
 
     def go(self) -> bool:
-        """Train all rounds that are left; return whether they are done."""
+        """Train all rounds that are left; return whether they are done. Another process that trains them is refused."""
         self._read()
-        while True:
-            if not self.done or self._is_judged(self.done[-1]):
-                if len(self.done) == self.plan.rounds:
-                    return True
-                self._begin_round()
-            if not self._train(self.done[-1]):
-                return False
-            self._judge(self.done[-1])
+        if self._is_over:  # who only looks at it needs not be able to write there
+            return True
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with RunFolder(self.folder, self.folder.name).lock("population"):
+            self._read()  # again: whoever had the lock until now may have gone on
+            self._write()
+            while not self._is_over:
+                if not self.done or is_judged(self.done[-1]):
+                    self._begin_round()
+                if not self._train(self.done[-1]):
+                    return False
+                self._judge(self.done[-1])
+        return True
 
     # What is kept
 
     def _read(self) -> None:
-        path = self.folder / FILE
-        if not path.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._write()
+        found = read(self.folder)
+        if found is None:
             return
-        found = read_json(path)
-        if wrong := [name for name, value in self.plan.content().items() if found.get(name) != value]:
+        if wrong := [name for name, value in self.plan.content().items() if found.plan.get(name) != value]:
             raise ConfigError(
-                f"{path}: the population there has another {' and another '.join(wrong)}. Give it another name, or go "
-                "on with what it was begun with."
+                f"{self.folder / FILE}: the population there has another {' and another '.join(wrong)}. Give it "
+                "another name, or go on with what it was begun with."
             )
-        self.done = [[Member(**{**one, "score": float(one["score"])}) for one in each] for each in found["done"]]
+        self.done = found.rounds
 
     def _write(self) -> None:
-        done = [[{**asdict(one), "score": str(one.score)} for one in each] for each in self.done]
-        replace_text(self.folder / FILE, json.dumps({**self.plan.content(), "done": done}, indent=1) + "\n")
+        found = written(self.plan.content(), self.done)
+        replace_text(self.folder / FILE, json.dumps(found, indent=1) + "\n")
 
     # A round
 
-    def _is_judged(self, members: Sequence[Member]) -> bool:
-        return any(not math.isnan(member.score) for member in members)
+    @property
+    def _is_over(self) -> bool:
+        return len(self.done) == self.plan.rounds and is_judged(self.done[-1])
 
     def _random(self) -> np.random.Generator:
         """Return the random numbers of the round that begins: the same ones if it begins again after a kill."""
@@ -407,13 +393,13 @@ class Carrier:
             figures, returns = played(run.load_policy("latest"), run.config, self.market)
             write(run.path, figures, returns)  # for whoever asks what the choice among them is worth
             member.score, member.per_bar = float(figures[self.plan.score]), figures.get(PER_BAR)
-        if not self._is_judged(members):
+        if not is_judged(members):
             raise RunError(
                 f"{self.folder}: no member has a {self.plan.score} that is a number, so that none is the best."
             )
         self._write()
         if self.mode in ("live", "plain"):
-            best = max(members, key=_rank)
+            best = max(members, key=rank)
             told = f"best {self.plan.score} {best.score:.4g}, by {best.run}: {_told(best.settings)}"
             gave_way = sum(member.parent is not None for member in members)
             self.console.print(f"{told}{f'; {gave_way} had taken over' if gave_way else ''}", soft_wrap=True)

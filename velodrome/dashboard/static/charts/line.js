@@ -15,6 +15,7 @@ const LABELLED = 8; // series that have their label at the end of the line
 const LISTED = 24; // series that the legend names one by one
 const MARK_ROOM = 28; // px, half of the last mark of x
 const NARROW = 520; // px, under which labels at the end would take the room of the lines
+const WHOLE_STEPS = Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((count) => count * 10 ** power)).flat();
 const WRITE_X = {
   steps: short,
   time: moment,
@@ -165,6 +166,7 @@ export class LineChart {
           ...axis,
           space: 80,
           size: isTime ? 46 : 32,
+          ...(this.kindX === "whole" && { incrs: WHOLE_STEPS }),
           values: (_, splits, __, ___, step) =>
             isTime
               ? timeMarks(splits, step, this.kindX === "market")

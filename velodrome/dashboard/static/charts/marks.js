@@ -25,6 +25,14 @@ export const labelRoom = (series, font) =>
 /** Room for the marks of the axis of values, in px: a step at a time, so that it seldom changes while values come in. */
 export const axisRoom = (marks, font) => Math.max(AXIS, Math.ceil((longest(marks, font) + 16) / 12) * 12);
 
+/** A text, cut where it is wider than so many pixels of a canvas: squeezed into them, nobody could read it. */
+export function shortened(ctx, text, width) {
+  let told = text;
+  for (let count = text.length; ctx.measureText(told).width > width && count > 1; told = `${text.slice(0, count)}…`)
+    count = Math.min(count - 1, Math.ceil((count * width) / ctx.measureText(told).width));
+  return told;
+}
+
 /** Write each label beside the end of its line, moved apart where they would lie on each other. */
 export function drawLabels(u, known, end, font) {
   const ratio = devicePixelRatio;
@@ -46,7 +54,7 @@ export function drawLabels(u, known, end, font) {
   ctx.textAlign = "left";
   for (const { each, at, colour: name } of places) {
     ctx.fillStyle = colour(name);
-    ctx.fillText(each.label, right + 8 * ratio, at, 160 * ratio);
+    ctx.fillText(shortened(ctx, each.label, 154 * ratio), right + 8 * ratio, at);
   }
   ctx.restore();
 }

@@ -48,7 +48,8 @@ export function jobButtons(job, changed) {
 
 export async function show(host, { asked, signal, title }) {
   title("Queue");
-  const wanted = { status: asked.get("status") ?? "", offset: 0, limit: PAGE };
+  const wanted = { status: asked.get("status") ?? "", offset: Number(asked.get("offset") ?? 0) || 0, limit: PAGE };
+  let statuses = new Map(); // by job, as they were counted
   const count = h("p.muted", { role: "status" });
   const filters = h("div.filters");
   const pages = h("div.actions");
@@ -107,8 +108,18 @@ export async function show(host, { asked, signal, title }) {
     foot(),
   );
 
+  /** Show others, and note which in the address, to which one may come back. */
+  async function change(next) {
+    Object.assign(wanted, next);
+    const told = ["status", "offset"].filter((key) => wanted[key]).map((key) => [key, wanted[key]]);
+    const query = new URLSearchParams(told);
+    history.replaceState(null, "", new URL(`jobs${query.size ? `?${query}` : ""}`, document.baseURI));
+    await load();
+  }
+
   async function load() {
     const found = await get("api/jobs", wanted, signal);
+    if (found.total && !found.jobs.length) return void (await change({ offset: 0 })); // there are fewer by now
     const all = Object.values(found.counts).reduce((sum, number) => sum + number, 0);
     if (!all)
       return void fill(
@@ -128,10 +139,7 @@ export async function show(host, { asked, signal, title }) {
           ...Object.entries(found.counts).map(([key, number]) => [key, `${key} ${whole(number)}`]),
         ],
         wanted.status,
-        (status) => {
-          Object.assign(wanted, { status, offset: 0 });
-          load();
-        },
+        (status) => change({ status, offset: 0 }),
       ),
     );
     write(
@@ -140,6 +148,7 @@ export async function show(host, { asked, signal, title }) {
         ? `${whole(wanted.offset + 1)} to ${whole(wanted.offset + found.jobs.length)} of ${whole(found.total)}`
         : "No job has this status.",
     );
+    statuses = new Map(found.jobs.map((job) => [job.id, job.status]));
     list.rows(found.jobs);
     const turn = (text, offset) =>
       h(
@@ -147,12 +156,7 @@ export async function show(host, { asked, signal, title }) {
         {
           type: "button",
           disabled: offset < 0 || offset >= found.total,
-          on: {
-            click: () => {
-              wanted.offset = offset;
-              load();
-            },
-          },
+          on: { click: () => change({ offset }) },
         },
         text,
       );
@@ -165,5 +169,12 @@ export async function show(host, { asked, signal, title }) {
   await load();
   const soon = settled(700, () => !filters.contains(document.activeElement) && load().catch(() => {}));
   live.on("refresh", soon, signal);
-  live.on("jobs", ({ jobs }) => jobs.map((job) => list.row(job)).every(Boolean) || soon(), signal);
+  live.on(
+    "jobs",
+    ({ jobs }) => {
+      const isKnown = jobs.map((job) => list.row(job)).every(Boolean);
+      if (!isKnown || jobs.some((job) => statuses.get(job.id) !== job.status)) soon();
+    },
+    signal,
+  );
 }

@@ -21,8 +21,13 @@ export async function show(host, { asked, signal, go, title }) {
   const about = h("p.muted");
   const sections = h("div.stack");
   const submit = h("button", { type: "submit", class: "main" }, "Submit");
-  const priority = h("input", { id: freshId("priority"), type: "number", value: "0", step: "1" });
-  const cores = h("input", { id: freshId("cores"), type: "number", value: "1", min: "1", step: "1" });
+  const soon = settled(300, () =>
+    check().catch((error) => !signal.aborted && fill(problems, h("p.problem", error.message))),
+  );
+  const counted = (name, value, about) =>
+    h("input", { id: freshId(name), type: "number", value, step: "1", required: true, on: { input: soon }, ...about });
+  const priority = counted("priority", "0", { min: "-1000000", max: "1000000" });
+  const cores = counted("cores", "1", { min: "1", max: "100000" });
   const search = h("input", {
     id: freshId("search"),
     type: "search",
@@ -214,9 +219,13 @@ export async function show(host, { asked, signal, go, title }) {
     if (number !== asking) return;
     tell(found.problems);
     submit.disabled = !found.ok;
+    const flags = [
+      ["--priority", priority.value, "0"],
+      ["--cores", cores.value, "1"],
+    ].filter(([, value, standard]) => value !== "" && value !== standard);
     fill(
       box,
-      command(found.command),
+      command([found.command, ...flags.map(([flag, value]) => `${flag} ${value}`)].join(" ")),
       h("p.small.muted", "or at once, without the queue: ", h("code", found.train_command)),
     );
     const algorithm = found.effective?.algorithm;
@@ -225,16 +234,14 @@ export async function show(host, { asked, signal, go, title }) {
       section.classList.toggle("other", Boolean(belongs && algorithm && belongs !== algorithm));
     }
   }
-  const soon = settled(300, () =>
-    check().catch((error) => !signal.aborted && fill(problems, h("p.problem", error.message))),
-  );
 
   async function send() {
+    if (![priority, cores].every((each) => each.reportValidity())) return; // the browser says what is legal
     try {
       const { job } = await post("api/jobs", {
         ...body(),
-        priority: Number(priority.value) || 0,
-        cores: Math.max(1, Number(cores.value) || 1),
+        priority: Number(priority.value),
+        cores: Number(cores.value),
         evaluate: true,
       });
       notice(h("span", "Submitted: ", h("a", { href: `jobs/${part(job.id)}` }, job.name)));

@@ -85,7 +85,7 @@ export async function show(host, { signal, title }) {
       `${counted(now.counts.runs, "run")}, ${counted(now.counts.studies, "study", "studies")}, ${counted(now.counts.champions, "champion")} in ${now.folder} · version ${now.version}`,
     );
     machine.set(now.machine, now.running.length || now.running_runs.length, now.queue.waiting);
-    running.set(now.running, now.running_runs, now.service);
+    running.set(now.running, now.running_runs, now.service.running && !now.queue.waiting);
     queue.set(now.queue, now.service);
     studies.set(now.studies);
     finished.rows(now.finished);
@@ -229,7 +229,7 @@ function runningCard() {
       write(
         left,
         now.steps_per_second && now.total_steps
-          ? `${duration((now.total_steps - now.steps) / now.steps_per_second)} left`
+          ? `${duration(Math.max(0, now.total_steps - now.steps) / now.steps_per_second)} left`
           : NOTHING,
       );
     };
@@ -257,7 +257,7 @@ function runningCard() {
 
   return {
     node,
-    set(jobs, runs, service) {
+    set(jobs, runs, isIdle) {
       const all = new Map(runs.map((run) => [run.id, run]));
       for (const job of jobs) all.set(job.id, { ...job, ...all.get(job.id), owner: job.owner, study_name: job.study_name });
       if (!all.size) {
@@ -268,7 +268,7 @@ function runningCard() {
             "div.stack",
             h(
               "p.muted",
-              service.running
+              isIdle
                 ? "Nothing trains at the moment; the service waits for work."
                 : "Nothing trains at the moment.",
             ),

@@ -61,8 +61,16 @@ export async function show(host, { parts, asked, signal, title, again }) {
 
   function draw() {
     fill(status, badge(run.status), " ");
-    write(
+    const { population } = run;
+    fill(
       about,
+      population && [
+        "member ",
+        String(population.member),
+        " of ",
+        h("a", { href: `populations/${part(population.name)}` }, `population ${population.name}`),
+        population.first === population.last ? `, round ${population.first} · ` : `, rounds ${population.first} to ${population.last} · `,
+      ],
       [
         run.env,
         run.algorithm,
@@ -84,7 +92,7 @@ export async function show(host, { parts, asked, signal, title, again }) {
   }
 
   /** Ask for the run again, and show what has changed. */
-  async function reload(isResultNew = false) {
+  async function reload(isResultNew = false, isFirst = true) {
     try {
       run = await get(path, {}, signal);
     } catch (error) {
@@ -92,10 +100,10 @@ export async function show(host, { parts, asked, signal, title, again }) {
       return;
     }
     draw();
-    if (isResultNew) {
-      pages.forget("result");
+    if (!isResultNew) return;
+    pages.forget("result");
+    if (isFirst || pages.node.querySelector("[aria-selected=true]").dataset.key === "result")
       pages.choose("result", true);
-    }
   }
 
   function drawButtons() {
@@ -177,10 +185,11 @@ export async function show(host, { parts, asked, signal, title, again }) {
       for (const line of runs) {
         if (!members.has(line.id)) continue;
         if (line.id === run.id) {
-          const hasEnded = line.status !== run.status;
+          const [hasEnded, isScored] = [line.status !== run.status, line.score !== run.score];
+          const isFirst = hasEnded || run.score === null; // a later result does not take a reader from what they read
           Object.assign(run, line);
           top.set(run);
-          if (hasEnded) reload(run.status === "finished");
+          if (hasEnded || isScored) reload(isScored || run.status === "finished", isFirst);
         }
         soon();
         grow();
@@ -210,13 +219,17 @@ function topTiles() {
       const which = run.status === "running" ? "now" : "mean over the run";
       made.speed.set(speed ? short(speed) : NOTHING, [speed && which, run.machine?.cpu].filter(Boolean).join(", "));
       const isOn = run.status === "running" && run.steps_per_second && run.total_steps;
-      write(made.left.node.firstChild, run.status === "running" ? "Time left" : "Took");
+      write(made.left.node.firstChild, run.status === "running" ? "Time left" : "Trained for");
       if (run.status === "running")
         made.left.set(
           isOn ? duration(Math.max(0, run.total_steps - run.steps) / run.steps_per_second) : NOTHING,
           "at this speed",
         );
-      else made.left.set(duration(run.updated - run.created), `ended ${ago(run.updated)}`);
+      else {
+        // Not from its first moment to its last: it may have been paused for a night between two sittings.
+        const own = run.steps - (run.lineage.findLast(({ parent }) => parent)?.step ?? 0);
+        made.left.set(speed ? duration(own / speed) : NOTHING, `ended ${ago(run.updated)}`);
+      }
       const { result, held_out: heldOut } = run;
       write(made.result.node.firstChild, heldOut ? "Held out" : "Out of sample");
       if (heldOut)

@@ -24,6 +24,7 @@ export async function show(host, { asked, signal, go, title }) {
     limit: PAGE,
   };
   const chosen = new Map();
+  let counted = new Map(); // by run: what its row cannot show without asking again
   const compare = h(
     "button",
     {
@@ -99,6 +100,7 @@ export async function show(host, { asked, signal, go, title }) {
         ? "No run fits. Take a filter away."
         : `${whole(found.offset + 1)} to ${whole(to)} of ${whole(found.total)}`,
     );
+    counted = new Map(found.runs.map((run) => [run.id, changes(run)]));
     list.rows(found.runs);
     const turn = (text, offset) =>
       h(
@@ -159,11 +161,14 @@ export async function show(host, { asked, signal, go, title }) {
     "runs",
     ({ runs }) => {
       const isKnown = runs.map((run) => list.row(run)).every(Boolean);
-      if (!isKnown) soon();
+      if (!isKnown || runs.some((run) => counted.get(run.id) !== changes(run))) soon();
     },
     signal,
   );
 }
+
+/** What the counts, the order and the baselines hang on. */
+const changes = (run) => `${run.status} ${run.score}`;
 
 function columns(chosen, tell) {
   const box = (run) => {

@@ -2,7 +2,7 @@
 
 import { get, part } from "../core/api.js";
 import { fill, h, settled } from "../core/element.js";
-import { NOTHING, ago, duration, short, whole } from "../core/format.js";
+import { NOTHING, ago, duration, figure, short, whole } from "../core/format.js";
 import * as live from "../core/live.js";
 import { badge, bar, card, empty, foot, head } from "../parts/basics.js";
 import { table } from "../parts/table.js";
@@ -80,9 +80,49 @@ export async function show(host, { signal, title }) {
     list.rows(studies);
     if (!list.node.isConnected || !body.contains(list.node)) fill(body, card("All studies", {}, list.node));
   };
-  await load();
-  fill(host, head("Studies", "Many runs that look for the best settings."), body, foot());
-  const soon = settled(500, () => load().catch(() => {}));
+  const others = h("div");
+  const loadPopulations = async () => {
+    const { populations } = await get("api/populations", {}, signal);
+    fill(others, populations.length ? card("Populations", { about: "settings change while agents train" }, populationTable(populations)) : null);
+  };
+  await Promise.all([load(), loadPopulations()]);
+  fill(host, head("Studies", "Many runs that look for the best settings."), body, others, foot());
+  const soon = settled(500, () => Promise.all([load(), loadPopulations()]).catch(() => {}));
   live.on("refresh", soon, signal);
   live.on("studies", ({ studies }) => studies.map((study) => list.row(study)).every(Boolean) || soon(), signal);
+}
+
+/** Populations: how far they are, and what is best so far. */
+function populationTable(rows) {
+  return table(
+    "Populations",
+    [
+      {
+        key: "name",
+        name: "Population",
+        side: "left",
+        by: ({ name }) => name,
+        show: ({ name }) => h("a", { href: `populations/${part(name)}` }, name),
+      },
+      { key: "status", name: "Status", side: "left", by: ({ status }) => status, show: ({ status }) => badge(status) },
+      {
+        key: "rounds",
+        name: "Rounds",
+        by: ({ over }) => over,
+        show: ({ name, over, rounds }) =>
+          h("span.nowrap", `${whole(over)} of ${whole(rounds)}`, bar(`Progress of ${name}`, over / rounds).node),
+      },
+      { key: "members", name: "Members", by: ({ members }) => members, show: ({ members }) => whole(members) },
+      { key: "best", name: "Best so far", show: ({ best }) => (best ? figure(best.score) : NOTHING) },
+      { key: "score", name: "Score", side: "left", show: ({ score }) => score },
+      {
+        key: "updated",
+        name: "Last change",
+        by: ({ updated }) => updated,
+        descendingFirst: true,
+        show: ({ updated }) => h("span.nowrap", ago(updated)),
+      },
+    ],
+    { rows, identity: ({ name }) => name, sort: "updated", descending: true },
+  ).node;
 }
