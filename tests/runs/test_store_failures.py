@@ -95,7 +95,7 @@ def test_whatever_the_database_says_is_told_as_a_sentence_of_its_own(tmp_path, m
     def refuse(*_) -> None:
         raise StoreError("OperationalError: disk I/O error")
 
-    at_step(monkeypatch, 64, lambda: monkeypatch.setattr(SqlStore, "_write", refuse), "disk I/O error")
+    at_step(monkeypatch, 64, lambda: monkeypatch.setattr(SqlStore, "write", refuse), "disk I/O error")
     _, printed = trained(tmp_path)
     assert "disk I/O error. The run's folder has all; enter it: " in printed
 
@@ -164,7 +164,7 @@ def test_a_full_disk_for_the_store_alone_is_a_warning(tmp_path, monkeypatch):
         def full(*arguments, **named):
             raise StoreError(f"{tmp_path / FILE_NAME}: the disk is full. Make room.")
 
-        monkeypatch.setattr(SqlStore, "_write", full)
+        monkeypatch.setattr(SqlStore, "write", full)
 
     at_step(monkeypatch, 128, fill, "the disk is full")
     run, printed = trained(tmp_path)
@@ -237,7 +237,7 @@ def test_a_store_that_hangs_does_not_keep_the_process_from_its_end(tmp_path, mon
     monkeypatch.setattr(mirror, "END_SECONDS", 0.3)
     monkeypatch.setattr(mirror, "SILENT_SECONDS", 0.05)
     monkeypatch.setattr(StoreMirror.close, "__defaults__", (0.3,))
-    hang = lambda: monkeypatch.setattr(SqlStore, "_write", lambda *_: stuck.wait())  # noqa: E731
+    hang = lambda: monkeypatch.setattr(SqlStore, "write", lambda *_: stuck.wait())  # noqa: E731
     at_step(monkeypatch, 64, hang, "has not answered")
     begin = time.monotonic()
     run, printed = trained(tmp_path)

@@ -269,7 +269,7 @@ def test_a_preset_is_complete_and_its_environment_takes_its_parameters(name):
 def test_the_presets_are_those_that_the_docs_promise():
     own_data = {"trading", "portfolio", "dqn", "sac", "torchtrade", "intraday", "gpu", "portfolio_gpu", "portfolio_sac"}
     demos = {"demo", "demo_portfolio", "demo_dqn", "demo_sac", "demo_portfolio_sac", "ou", "smoke"}
-    assert set(preset_names()) == own_data | demos | {"cartpole", "cage2", "cage2_reduced", "cage2_gpu"}
+    assert set(preset_names()) == own_data | demos | {"cartpole", "gymnasium", "cage2", "cage2_reduced", "cage2_gpu"}
     assert preset_names()[0] == "trading"
     features = ("log_return", "rsi_14", "ema_10", "ema_20", "volatility_20", "volume_z_50", "minute_of_day")
     assert load_run_config("intraday").market.features == features

@@ -31,6 +31,8 @@ def environment_name(env: Any) -> Any:
 
     Anything else is returned as it is.
     """
+    if isinstance(env, str):  # as in every file, for which Gymnasium need not be imported
+        return env
     from gymnasium.envs.registration import EnvSpec, registry
 
     if isinstance(env, EnvSpec):
