@@ -24,7 +24,7 @@ from velodrome.errors import ConfigError, RunError, VelodromeError
 from velodrome.evaluation.baselines import BUY_AND_HOLD, EQUAL_REBALANCED, FLAT, LABELS
 from velodrome.evaluation.intervals import Interval, influence_interval, student_quantile
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, moments
-from velodrome.outside.files import UNFIT, read_json
+from velodrome.outside.files import UNFIT
 from velodrome.runs.store.looks import Look, SeenBars, add_looks, looks_at, told_looks
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore, open_store
@@ -35,7 +35,7 @@ from velodrome.tune.champions.hooks import Hooks
 from velodrome.tune.champions.registry import HOOK_FAILED, PROMOTED, REFUSED, Record, Registry, check_name, enter, note
 from velodrome.tune.outcome import FREE, read_returns
 from velodrome.tune.overfitting import Overfitting, cscv, distinct
-from velodrome.tune.population.kept import FILE as POPULATION
+from velodrome.tune.population.kept import is_judged, read
 from velodrome.tune.study import Studies, Study, StudyError
 from velodrome.tune.verdict import chosen_among
 from velodrome.writing import replacing
@@ -455,15 +455,16 @@ def evidence_of(run: Run, store: SqlStore) -> Evidence | None:
 
 
 def evidence_of_population(run: Run) -> Evidence | None:
-    """Return among what a population chose one of its members; None: no population made the run."""
-    file = run.path.parent / POPULATION
-    if not file.is_file():
+    """Return among what a population chose one of its members; None: no population made the run, or chose any yet."""
+    population = read(run.path.parent)
+    judged = [] if population is None else [each for each in population.rounds if is_judged(each)]
+    if not judged:
         return None
-    members = read_json(file)["done"][-1]
-    known = [read_returns(run.path.parent / member["run"]) for member in members]
+    members = judged[-1]
+    known = [read_returns(run.path.parent / member.run) for member in members]
     curves = [own.astype(np.float64) for own in known if own is not None and np.isfinite(own).all()]
     bars = min(map(len, curves), default=2)
-    ratios = [float(member["per_bar"]) for member in members if member["per_bar"] is not None]
+    ratios = [float(member.per_bar) for member in members if member.per_bar is not None]
     alike = [own for own in curves if len(own) == bars]
     found = overfitting_of(np.stack(alike, axis=1)) if alike else None
     same = len(alike) == len(members) and distinct(np.stack(alike, axis=1)).shape[1] == 1
