@@ -110,9 +110,9 @@ def test_a_specification_takes_parameters_besides_and_stands_where_an_id_does():
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
 def test_a_batch_says_what_its_environments_were_made_from(registry, backend):
-    gymnasium.register("Own-v0", entry_point=CartPoleEnv, kwargs={"render_mode": "rgb_array"})
+    gymnasium.register("Described-v0", entry_point=CartPoleEnv, kwargs={"render_mode": "rgb_array"})
     params = {"max_episode_steps": 20, "sutton_barto_reward": True}
-    for env, given in (("Own-v0", params), (lambda: gymnasium.make("Own-v0", **params), {})):
+    for env, given in (("Described-v0", params), (lambda: gymnasium.make("Described-v0", **params), {})):
         envs = vd.make_vec(env, 1, backend=backend, **given)
-        assert envs.spec == gymnasium.make("Own-v0", **params).spec
+        assert envs.spec == gymnasium.make("Described-v0", **params).spec
         envs.close()
