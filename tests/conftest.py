@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import settings
 
@@ -108,6 +109,10 @@ def a_fork_server_of_its_own() -> Iterator[None]:
     """
     yield
     server = multiprocessing.forkserver._forkserver
+    if server._forkserver_pid is not None:
+        # What a test that failed has left open: the server would wait for it, and the failure never be told.
+        for left in psutil.Process(server._forkserver_pid).children():
+            left.kill()
     server._stop()
     server._preload_modules = ["__main__"]
 
