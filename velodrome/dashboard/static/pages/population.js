@@ -48,7 +48,7 @@ export async function show(host, { parts, signal, title }) {
       ]),
       best
         ? card(
-            "Best so far",
+            "Best of the last round that is over",
             {},
             facts([["Run", runOf(best)], ...population.keys.map((key) => [key, setting(best.settings[key])])]),
           )

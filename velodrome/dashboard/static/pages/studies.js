@@ -113,7 +113,7 @@ function populationTable(rows) {
           h("span.nowrap", `${whole(over)} of ${whole(rounds)}`, bar(`Progress of ${name}`, over / rounds).node),
       },
       { key: "members", name: "Members", by: ({ members }) => members, show: ({ members }) => whole(members) },
-      { key: "best", name: "Best so far", show: ({ best }) => (best ? figure(best.score) : NOTHING) },
+      { key: "best", name: "Best of the last round", show: ({ best }) => (best ? figure(best.score) : NOTHING) },
       { key: "score", name: "Score", side: "left", show: ({ score }) => score },
       {
         key: "updated",
